@@ -173,15 +173,10 @@ def test_recall_is_that_of_the_whole_score_where_words_count(tmp_path: Path) -> 
     assert GenerationStore(tmp_path / "spoken").manifest(easy.generation).recall["of"] == "vectors and words"
 
 
-@pytest.mark.parametrize(
-    ("index", "why"),
-    [
-        ("hnws", "no FAISS factory string"),
-        ("PQ3", "8 dimensions"),
-        ("IVF41,SQ8", "at least 41 candidates"),
-        ("ivfpq", "256"),
-    ],
-)
+@pytest.mark.parametrize(("index", "why"), [
+    ("hnws", "no FAISS factory string"), ("PQ3", "8 dimensions"),
+    ("IVF41,SQ8", "at least 41 candidates"), ("ivfpq", "256"),
+])  # fmt: skip
 def test_an_index_that_cannot_be_built_costs_no_encoding(root: Path, index: str, why: str) -> None:
     encoder = HashEncoder()
     encoder.encode_candidates = lambda *_: pytest.fail("encoded")  # type: ignore[method-assign]

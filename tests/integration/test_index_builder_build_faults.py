@@ -227,16 +227,11 @@ def _no_room(*_given: object) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        (candidates.CandidateWriter, "add"),
-        (EmbeddingsWriter, "put_many"),
-        (EmbeddingsWriter, "commit"),
-        (os, "posix_fallocate"),
-        (HashEncoder, "save"),
-        (Manifest, "to_json"),
-        (GenerationStore, "publish"),
+        (candidates.CandidateWriter, "add"), (EmbeddingsWriter, "put_many"), (EmbeddingsWriter, "commit"),
+        (os, "posix_fallocate"), (HashEncoder, "save"), (Manifest, "to_json"), (GenerationStore, "publish"),
     ],
     ids=lambda broken: f"{broken[0].__name__}.{broken[1]}",
-)
+)  # fmt: skip
 def test_a_full_disk_is_one_clear_line_wherever_it_strikes(
     root: Path, broken: tuple[type, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

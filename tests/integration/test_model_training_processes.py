@@ -149,17 +149,8 @@ def test_the_command_runs_in_two_processes_and_one_of_them_reports(
 ) -> None:
     output = tmp_path / "out"
     command = [
-        "polyrank.service.cli",
-        "train",
-        "--base",
-        base,
-        "--train",
-        data,
-        "--output",
-        output,
-        *RECIPE,
-        "--steps=30",
-    ]
+        "polyrank.service.cli", "train", "--base", base, "--train", data, "--output", output, *RECIPE, "--steps=30",
+    ]  # fmt: skip
     done = launch_two(warm_python, "-m", *command)
     assert done.status == 0, done.err
     *_, line = done.out.splitlines()  # gloo greets on standard output

@@ -239,15 +239,10 @@ def test_duplicate_ids_are_each_ranked(server: Served) -> None:
     assert [result["index"] for result in answer["results"]] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "application/json",
-        "Application/JSON; charset=UTF-8",
-        'application/json;charset="utf-8"',
-        "application/json; charset=utf-16",
-    ],
-)
+@pytest.mark.parametrize("value", [
+    "application/json", "Application/JSON; charset=UTF-8",
+    'application/json;charset="utf-8"', "application/json; charset=utf-16",
+])  # fmt: skip
 def test_the_right_media_type(server: Served, value: str) -> None:
     assert post(server, ASK, content_type=value).status_code == 200
 

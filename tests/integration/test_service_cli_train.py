@@ -28,17 +28,10 @@ EVIDENCE_TITLE = "R@1 over held-out lists; the second figure with an earlier tur
 TOO_FEW = "8 lists are too few to weigh words by, 50 are needed; give more dialogues"
 
 RECIPE = {
-    "--architecture": "bi",
-    "--steps": 20,
-    "--batch-size": 8,
-    "--learning-rate": 0.01,
-    "--warmup-steps": 2,
-    "--schedule": "constant",
-    "--dropout": 0,
-    "--precision": "no",
-    "--max-context-tokens": 40,
-    "--max-candidate-tokens": 16,
-}
+    "--architecture": "bi", "--steps": 20, "--batch-size": 8, "--learning-rate": 0.01,
+    "--warmup-steps": 2, "--schedule": "constant", "--dropout": 0,
+    "--precision": "no", "--max-context-tokens": 40, "--max-candidate-tokens": 16,
+}  # fmt: skip
 
 
 class Terminal(io.StringIO):

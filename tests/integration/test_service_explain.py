@@ -194,12 +194,8 @@ def test_spans_are_the_characters_of_turns_persona_and_replies(server: tuple[str
     )
     if name != "lexical":
         assert {(token["turn"], token["persona"]) for token in shown} == {
-            (0, None),
-            (1, None),
-            (2, None),
-            (None, 0),
-            (None, 2),
-        }
+            (0, None), (1, None), (2, None), (None, 0), (None, 2),
+        }  # fmt: skip
     for each in answer["candidates"]:
         told = [token for token in each["reply"]["tokens"] if token["start"] is not None]
         assert all(each["text"][token["start"] : token["end"]] == token["text"] for token in told)
@@ -280,18 +276,11 @@ def test_ids_that_are_not_there_are_listed(server: tuple[str, TestClient]) -> No
     assert (refused.status_code, refused.json()["type"]) == (422, "urn:polyrank:problem:unknown-candidates")
 
 
-@pytest.mark.parametrize(
-    ("body", "what"),
-    [
-        ({"candidates": []}, "candidates"),
-        ({"candidates": ["w1"] * 11}, "candidates"),
-        ({"against": "c1"}, "against"),
-        ({"cross": "letters"}, "cross"),
-        ({"codes": -1}, "codes"),
-        ({"cross": "turns"}, "rerank"),
-        ({"context": " "}, "context"),
-    ],
-)
+@pytest.mark.parametrize(("body", "what"), [
+    ({"candidates": []}, "candidates"), ({"candidates": ["w1"] * 11}, "candidates"),
+    ({"against": "c1"}, "against"), ({"cross": "letters"}, "cross"),
+    ({"codes": -1}, "codes"), ({"cross": "turns"}, "rerank"), ({"context": " "}, "context"),
+])  # fmt: skip
 def test_what_cannot_be_explained_is_refused(server: tuple[str, TestClient], body: dict[str, Any], what: str) -> None:
     _, client = server
     answer = client.post("/explain", json={"context": SAID, "candidates": SENT, **body})

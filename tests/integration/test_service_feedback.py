@@ -526,16 +526,8 @@ def raw_lines(store: Path) -> list[str]:
 def cli(action: str, store: Path, *arguments: str) -> dict[str, Any]:
     """Run a command; returns what it says."""
     command = [
-        sys.executable,
-        "-m",
-        "polyrank.service.cli",
-        "feedback",
-        action,
-        "--store",
-        str(store),
-        "--json",
-        *arguments,
-    ]
+        sys.executable, "-m", "polyrank.service.cli", "feedback", action, "--store", str(store), "--json", *arguments,
+    ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts

@@ -22,17 +22,9 @@ from polyrank.service.loop.statistics import compared, judged
 CONVERSATIONS = 2500
 GAIN = 0.03
 FLAGS = {
-    "--steps": 150,
-    "--batch-size": 32,
-    "--learning-rate": 5e-3,
-    "--code-learning-rate": 5e-3,
-    "--warmup-steps": 5,
-    "--schedule": "cosine",
-    "--looks": 1,
-    "--dropout": 0,
-    "--tune": "all",
-    "--precision": "no",
-}
+    "--steps": 150, "--batch-size": 32, "--learning-rate": 5e-3, "--code-learning-rate": 5e-3, "--warmup-steps": 5,
+    "--schedule": "cosine", "--looks": 1, "--dropout": 0, "--tune": "all", "--precision": "no",
+}  # fmt: skip
 TRAINING = [*(str(each) for pair in FLAGS.items() for each in pair), "--no-evidence"]
 CANARY = {"canary_shares": [0.5], "step_hours": 0, "settle_minutes": 0, "watch_hours": 0}
 SIZES = ["--max-context-tokens", "40", "--max-candidate-tokens", "16"]

@@ -197,17 +197,9 @@ def asking_for_a_password(world: World) -> Iterator[None]:
 
 
 OUTAGES: list[Callable[[World], Any]] = [
-    refused,
-    stopped,
-    slow,
-    loading,
-    talking_nonsense,
-    answering_something_else,
-    greeting_in_another_way,
-    cut_off_in_the_middle,
-    out_of_connections,
-    asking_for_a_password,
-]
+    refused, stopped, slow, loading, talking_nonsense, answering_something_else,
+    greeting_in_another_way, cut_off_in_the_middle, out_of_connections, asking_for_a_password,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("outage", OUTAGES, ids=lambda each: each.__name__)

@@ -76,26 +76,12 @@ def test_it_is_off_by_default(start: Start, redis_url: str) -> None:
 
 
 CHANGES: list[dict[str, Any]] = [
-    {"context": "w1 w2 w4"},
-    {"context": ["w1 w2", "w3"]},
-    {"context": [{"role": "user", "text": "w1 w2 w3"}]},
-    {"persona": ["w5"]},
-    {"top_k": 11},
-    {"retrieve_k": 100},
-    {"exact": True},
-    {"rerank": True},
-    {"rerank": {"top_n": 3}},
-    {"filter": {"lang": "en"}},
-    {"filter": {"lang": ["en"]}},
-    {"filter": {"n": 1}},
-    {"filter": {"even": True}},
-    {"exclude_ids": ["c1"]},
-    {"candidates": ["w1", "w2"]},
-    {"candidates": ["w2", "w1"]},
-    {"candidates": [{"id": "c1"}]},
-    {"candidates": [{"id": "c1", "text": "w1"}]},
-    {"candidates": [{"text": "c1"}]},
-]
+    {"context": "w1 w2 w4"}, {"context": ["w1 w2", "w3"]}, {"context": [{"role": "user", "text": "w1 w2 w3"}]},
+    {"persona": ["w5"]}, {"top_k": 11}, {"retrieve_k": 100}, {"exact": True}, {"rerank": True},
+    {"rerank": {"top_n": 3}}, {"filter": {"lang": "en"}}, {"filter": {"lang": ["en"]}}, {"filter": {"n": 1}},
+    {"filter": {"even": True}}, {"exclude_ids": ["c1"]}, {"candidates": ["w1", "w2"]}, {"candidates": ["w2", "w1"]},
+    {"candidates": [{"id": "c1"}]}, {"candidates": [{"id": "c1", "text": "w1"}]}, {"candidates": [{"text": "c1"}]},
+]  # fmt: skip
 
 
 def test_whatever_is_asked_otherwise_is_answered_for_itself(start: Start) -> None:

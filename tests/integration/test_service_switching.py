@@ -107,18 +107,10 @@ def flip(root: Path, generation: str, file: str) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "embeddings.bin",
-        "ids.index",
-        "texts.index",
-        "candidates.arrow",
-        "index.faiss",
-        "manifest.json",
-        "model/words.json",
-    ],
-)
+@pytest.mark.parametrize("file", [
+    "embeddings.bin", "ids.index", "texts.index", "candidates.arrow",
+    "index.faiss", "manifest.json", "model/words.json",
+])  # fmt: skip
 def test_a_flipped_byte_at_the_start_gives_way_to_the_one_before(tmp_path: Path, file: str) -> None:
     good, bad = (build_store(tmp_path, pool(20, prefix), index="flat") for prefix in "ab")
     flip(tmp_path, bad, file)

@@ -137,13 +137,9 @@ def test_the_log_has_one_line_a_request_with_its_trace_and_no_text(store: Path, 
     assert set(good["stages_ms"]) == set(answer.json()["timings_ms"]) - {"total"}
     expected = {"request_id": "mine", "trace_id": TRACE, "route": "/rank", "method": "POST", "status": 200}
     assert good == {
-        **{name: good[name] for name in ("ts", "logger", "ms", "stages_ms")},
-        **expected,
-        "level": "info",
-        "message": "request",
-        "generation": answer.json()["generation"],
-        "degraded": [],
-    }
+        **{name: good[name] for name in ("ts", "logger", "ms", "stages_ms")}, **expected,
+        "level": "info", "message": "request", "generation": answer.json()["generation"], "degraded": [],
+    }  # fmt: skip
     assert bad["status"] == 422
     assert not {"trace_id", "generation", "stages_ms"} & set(bad)
 

@@ -64,16 +64,8 @@ def assert_exact(matrix: NDArray[Any], queries: list[Query]) -> None:
 
 
 ROWS = (
-    "normal",
-    "equal",
-    "few distinct",
-    "nudged",
-    "one direction",
-    "huge row",
-    "mixed lengths",
-    "mean apart",
-    "zeros",
-)
+    "normal", "equal", "few distinct", "nudged", "one direction", "huge row", "mixed lengths", "mean apart", "zeros",
+)  # fmt: skip
 CODES = ("normal", "rank one", "equal", "opposed", "zeros", "some zero", "denormal", "one sharp")
 
 

@@ -189,14 +189,10 @@ def test_every_service_is_confined(compose: dict[str, Any]) -> None:
 def test_ports_are_published_on_this_machine_alone_and_redis_nowhere(compose: dict[str, Any]) -> None:
     published = {name: service.get("ports", []) for name, service in compose["services"].items()}
     assert published == {
-        "redis": [],
-        "builder": [],
-        "api": ["127.0.0.1:8000:8000"],
-        "api-gpu": ["127.0.0.1:8001:8000"],
-        "prometheus": ["127.0.0.1:9090:9090"],
-        "alertmanager": ["127.0.0.1:9093:9093"],
-        "grafana": ["127.0.0.1:3000:3000"],
-    }
+        "redis": [], "builder": [], "api": ["127.0.0.1:8000:8000"],
+        "api-gpu": ["127.0.0.1:8001:8000"], "prometheus": ["127.0.0.1:9090:9090"],
+        "alertmanager": ["127.0.0.1:9093:9093"], "grafana": ["127.0.0.1:3000:3000"],
+    }  # fmt: skip
     assert compose["services"]["redis"]["networks"] == ["data"]
     assert compose["networks"]["data"]["internal"] is True
 

@@ -224,28 +224,13 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
     tmp = f"generations/.tmp-{new}"
     files = ["candidates.arrow", "embeddings.bin", "ids.index", "index.faiss", "manifest.json", "texts.index"]
     assert calls == [
-        f"sync {tmp}/embeddings.bin",
-        f"sync {tmp}",
-        f"sync generations/.journal-{new}",
-        "sync generations",
-        f"sync {tmp}/model/polyrank.json",
-        f"sync {tmp}/model/tokenizer.json",
-        f"sync {tmp}/model",
-        *(f"sync {tmp}/{name}" for name in files),
-        f"sync {tmp}",
-        f"rename {tmp} -> generations/{new}",
-        "sync generations",
-        f"sync log/.{new}.log.DRAWN.tmp",
-        f"rename log/.{new}.log.DRAWN.tmp -> log/{new}.log",
-        "sync log",
-        "sync .HISTORY.DRAWN.tmp",
-        "rename .HISTORY.DRAWN.tmp -> HISTORY",
-        "sync .",
-        "sync .CURRENT.DRAWN.tmp",
-        "rename .CURRENT.DRAWN.tmp -> CURRENT",
-        "sync .",
-        f"sync log/{new}.log",
-    ]
+        f"sync {tmp}/embeddings.bin", f"sync {tmp}", f"sync generations/.journal-{new}", "sync generations",
+        f"sync {tmp}/model/polyrank.json", f"sync {tmp}/model/tokenizer.json", f"sync {tmp}/model",
+        *(f"sync {tmp}/{name}" for name in files), f"sync {tmp}", f"rename {tmp} -> generations/{new}",
+        "sync generations", f"sync log/.{new}.log.DRAWN.tmp", f"rename log/.{new}.log.DRAWN.tmp -> log/{new}.log",
+        "sync log", "sync .HISTORY.DRAWN.tmp", "rename .HISTORY.DRAWN.tmp -> HISTORY", "sync .",
+        "sync .CURRENT.DRAWN.tmp", "rename .CURRENT.DRAWN.tmp -> CURRENT", "sync .", f"sync log/{new}.log",
+    ]  # fmt: skip
     assert GenerationStore(root).history() == [old]
 
 

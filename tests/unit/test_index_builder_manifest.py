@@ -13,15 +13,9 @@ from polyrank.model.representations import LateRows
 
 ID = "20261121T013000123456-1a2b3c4d"
 RECALL: dict[str, float | int | str | None] = {
-    "recall@10": 0.98,
-    "recall@100": 0.9,
-    "of": "vectors",
-    "probes": "given",
-    "count": 200,
-    "p50_ms": 3.5,
-    "p99_ms": 8.25,
-    "min_recall": 0.95,
-}
+    "recall@10": 0.98, "recall@100": 0.9, "of": "vectors", "probes": "given",
+    "count": 200, "p50_ms": 3.5, "p99_ms": 8.25, "min_recall": 0.95,
+}  # fmt: skip
 INDEX = IndexSpec("hnsw", "HNSW32", {"efSearch": 128}, times=SearchTimes(21.5, 12.25))
 MANIFEST = Manifest(
     id=ID,

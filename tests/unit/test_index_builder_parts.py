@@ -406,12 +406,8 @@ def test_updates_are_of_all_parts_in_their_order(store: Store) -> None:
     assert store.update("b", POOL[5].id, deletes=["d", gone, "none"]) == 2
     kept = {each: text for each, text in BUILT.items() if each not in (gone, POOL[5].id)}
     assert list(store.held(made).items()) == [
-        *kept.items(),
-        ("a", "a 1"),
-        ("c", "c 1"),
-        ("b", "b 2"),
-        (POOL[5].id, f"{POOL[5].id} 2"),
-    ]
+        *kept.items(), ("a", "a 1"), ("c", "c 1"), ("b", "b 2"), (POOL[5].id, f"{POOL[5].id} 2"),
+    ]  # fmt: skip
     assert store.store.updated(made.id) == (62, 2)
 
 

@@ -288,26 +288,11 @@ def _taken(tmp_path: Path, row: bytes) -> list[bool]:
         (b'{"a": {"$a": 1}}', True),
     ],
     ids=[
-        "100-levels",
-        "102-levels",
-        "254-levels",
-        "301-levels",
-        "301-lists",
-        "64-bits",
-        "65-bits",
-        "66-bits",
-        "65-bits-inside",
-        "floats",
-        "digits-in-text",
-        "64-kB",
-        "66-kB",
-        "66-kB-of-text",
-        "4096-fields",
-        "4097-fields",
-        "operator",
-        "operator-inside",
+        "100-levels", "102-levels", "254-levels", "301-levels", "301-lists", "64-bits",
+        "65-bits", "66-bits", "65-bits-inside", "floats", "digits-in-text", "64-kB", "66-kB",
+        "66-kB-of-text", "4096-fields", "4097-fields", "operator", "operator-inside",
     ],
-)
+)  # fmt: skip
 def test_metadata_has_the_same_bounds_everywhere(tmp_path: Path, metadata: bytes, taken: bool) -> None:
     assert _taken(tmp_path, b'{"id": "a", "text": "x", "metadata": ' + metadata + b"}") == [taken] * 3
 

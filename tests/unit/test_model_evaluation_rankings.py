@@ -97,14 +97,10 @@ def places(ranked: RankedLists) -> list[tuple[int, int, int] | None]:
 
 def test_ranks_are_those_of_sorting_by_score_and_ties_are_shared(ranker: Any) -> None:
     dialogues = [
-        example(1, ["1", "3", "2"], 1),
-        example(1, ["1", "3", "2"], 2),
-        example(-1, ["1", "3", "2"], 1),
-        example(1, ["2", "2.0", "5", "2"], 0),
-        example(1, ["2", "2.0", "5", "2"], 3),
-        example(0, TEN, 7),
-        example(1, ["4"], 0),
-    ]
+        example(1, ["1", "3", "2"], 1), example(1, ["1", "3", "2"], 2),
+        example(-1, ["1", "3", "2"], 1), example(1, ["2", "2.0", "5", "2"], 0),
+        example(1, ["2", "2.0", "5", "2"], 3), example(0, TEN, 7), example(1, ["4"], 0),
+    ]  # fmt: skip
     ranked = rank_lists(ranker, dialogues, silent)
     assert places(ranked) == [(0, 1, 1), (1, 1, 1), (2, 1, 1), (1, 3, 2), (1, 3, 2), (0, 10, 1), (0, 1, 1)]
     assert [scores.tolist() for scores in ranked.scores[1:4]] == [[1, 3, 2], [-1, -3, -2], [2, 2, 5, 2]]

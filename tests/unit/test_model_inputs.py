@@ -207,15 +207,10 @@ def examples(at: Path) -> list[Any]:
 BLANK = b"\n" * 40_000_000
 
 
-@pytest.mark.parametrize(
-    ("name", "read"),
-    [
-        ("pool.jsonl.gz", rows_of_a_pool),
-        ("pool.jsonl.zst", rows_of_a_pool),
-        ("d.jsonl.gz", examples),
-        ("d.jsonl.zst", examples),
-    ],
-)
+@pytest.mark.parametrize(("name", "read"), [
+    ("pool.jsonl.gz", rows_of_a_pool), ("pool.jsonl.zst", rows_of_a_pool),
+    ("d.jsonl.gz", examples), ("d.jsonl.zst", examples),
+])  # fmt: skip
 def test_a_small_file_of_very_many_blank_lines_is_given_up(
     tmp_path: Path, name: str, read: Callable[[Path], Any]
 ) -> None:

@@ -249,14 +249,10 @@ def published() -> dict[str, RustTokenizer]:
     albert = RustTokenizer(models.Unigram())
     albert.normalizer = normalizers.Sequence(
         [
-            normalizers.Replace("``", '"'),
-            normalizers.Replace("''", '"'),
-            normalizers.NFKD(),
-            normalizers.StripAccents(),
-            normalizers.Lowercase(),
-            normalizers.Replace("https?://", "link "),
+            normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
+            normalizers.StripAccents(), normalizers.Lowercase(), normalizers.Replace("https?://", "link "),
         ]
-    )
+    )  # fmt: skip
     albert.pre_tokenizer = pre_tokenizers.Metaspace()
     llama = RustTokenizer(models.BPE())
     llama.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])

@@ -274,15 +274,11 @@ def test_lists_that_cannot_tell_are_no_lists() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"slope": 0.0},
-        {"slope": float("nan")},
-        {"prior": 1.0},
-        {"intercept": float("inf")},
-        {"alone_slope": 1.0},
-        {"version": 2},
+        {"slope": 0.0}, {"slope": float("nan")}, {"prior": 1.0},
+        {"intercept": float("inf")}, {"alone_slope": 1.0}, {"version": 2},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_line_that_is_none_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(CheckpointInvalid, match="calibration"):
         replace(CalibrationConfig(prior=0.1, slope=1.0, intercept=0.0), **wrong)  # type: ignore[arg-type]

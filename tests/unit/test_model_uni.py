@@ -29,14 +29,9 @@ from polyrank.model.text.sequences import Pairs
 from polyrank.model.training.student import start
 
 SIZES = {
-    "vocab_size": 60,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 48,
-    "initializer_range": 0.3,
-}
+    "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 32, "max_position_embeddings": 48, "initializer_range": 0.3,
+}  # fmt: skip
 FAMILIES: dict[str, Callable[..., Any]] = {
     "bert": BertConfig,
     "camembert": CamembertConfig,

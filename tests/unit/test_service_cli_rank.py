@@ -10,13 +10,9 @@ import pytest
 from polyrank.service.cli.commands.rank import print_explained, to_explain
 
 TOKENS = [
-    {"text": "[CLS]", "word": None},
-    {"text": "par", "word": 0},
-    {"text": "cel", "word": 0},
-    {"text": "[SEP]", "word": None},
-    {"text": "late", "word": 1},
-    {"text": "[SEP]", "word": None},
-]
+    {"text": "[CLS]", "word": None}, {"text": "par", "word": 0}, {"text": "cel", "word": 0},
+    {"text": "[SEP]", "word": None}, {"text": "late", "word": 1}, {"text": "[SEP]", "word": None},
+]  # fmt: skip
 
 
 def answer(**fields: Any) -> dict[str, Any]:

@@ -91,25 +91,13 @@ def test_what_people_did_says_what_is_right(
     assert [(each["response"], each["negatives"]) for each in train] == expected
 
 
-@pytest.mark.parametrize(
-    ("events", "label"),
-    [
-        ([("chosen", "a")], "right"),
-        ([("chosen", "b")], "wrong"),
-        ([("chosen", "h")], "wrong"),
-        ([("chosen", "never shown")], None),
-        ([("edited", "b", "better")], "wrong"),
-        ([("written", None, "mine")], "wrong"),
-        ([("none_good",)], "wrong"),
-        ([("up", "a")], "right"),
-        ([("down", "a")], "wrong"),
-        ([("chosen", "b"), ("up", "a")], "right"),
-        ([("edited", "a", "better")], None),
-        ([("edited", None, "better")], None),
-        ([("up", "b")], None),
-        ([("handed_over",)], None),
-    ],
-)
+@pytest.mark.parametrize(("events", "label"), [
+    ([("chosen", "a")], "right"), ([("chosen", "b")], "wrong"), ([("chosen", "h")], "wrong"),
+    ([("chosen", "never shown")], None), ([("edited", "b", "better")], "wrong"),
+    ([("written", None, "mine")], "wrong"), ([("none_good",)], "wrong"), ([("up", "a")], "right"),
+    ([("down", "a")], "wrong"), ([("chosen", "b"), ("up", "a")], "right"), ([("edited", "a", "better")], None),
+    ([("edited", None, "better")], None), ([("up", "b")], None), ([("handed_over",)], None),
+])  # fmt: skip
 def test_what_people_did_labels_the_first_reply(
     events: list[Any], label: str | None, store: Path, tmp_path: Path
 ) -> None:

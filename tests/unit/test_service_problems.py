@@ -12,18 +12,10 @@ from polyrank.service.http.plumbing import problems
 
 # Some end the process before there is a request, one is a client's, others end a build in its process or a command.
 NEVER_ANSWERED = {
-    service_errors.SettingsError,
-    service_errors.WorkerFailed,
-    service_errors.ServiceUnreachable,
-    index_errors.BackupInvalid,
-    index_errors.LeaseLost,
-    index_errors.ClusterUnavailable,
-    index_errors.SwitchOvertaken,
-    service_errors.EraseUnfinished,
-    service_errors.FeedbackUnusable,
-    service_errors.LoopBusy,
-    service_errors.LoopFailed,
-}
+    service_errors.SettingsError, service_errors.WorkerFailed, service_errors.ServiceUnreachable,
+    index_errors.BackupInvalid, index_errors.LeaseLost, index_errors.ClusterUnavailable, index_errors.SwitchOvertaken,
+    service_errors.EraseUnfinished, service_errors.FeedbackUnusable, service_errors.LoopBusy, service_errors.LoopFailed,
+}  # fmt: skip
 
 
 def _tree(kind: type[RankingError]) -> Iterator[type[RankingError]]:

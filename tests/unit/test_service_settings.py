@@ -37,18 +37,11 @@ def test_flags_win_over_environment_over_file(config: Path, monkeypatch: pytest.
     assert (settings.store, settings.port, settings.max_candidates, settings.host) == ({"": Path("file")}, 3, 8, "h")
 
 
-@pytest.mark.parametrize(
-    ("given", "stores"),
-    [
-        ("/a", {"": "/a"}),
-        ("support=/a,shop=/b", {"support": "/a", "shop": "/b"}),
-        ("a=/x,y,b=/z", {"a": "/x,y", "b": "/z"}),
-        ("./a=b", {"": "a=b"}),
-        ("/a/b=c,d=e", {"": "/a/b=c,d=e"}),
-        (" a=/x , b=/y,z", {"a": "/x", "b": "/y,z"}),
-        ("", {}),
-    ],
-)
+@pytest.mark.parametrize(("given", "stores"), [
+    ("/a", {"": "/a"}), ("support=/a,shop=/b", {"support": "/a", "shop": "/b"}),
+    ("a=/x,y,b=/z", {"a": "/x,y", "b": "/z"}), ("./a=b", {"": "a=b"}),
+    ("/a/b=c,d=e", {"": "/a/b=c,d=e"}), (" a=/x , b=/y,z", {"a": "/x", "b": "/y,z"}), ("", {}),
+])  # fmt: skip
 def test_a_variable_may_name_several_stores(
     given: str, stores: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
