@@ -59,11 +59,8 @@ def quantised_checkpoint(path: Path, reach: float = 8.0, **proof: Any) -> Path:
     content = quantisation_bytes(found_inputs(ranker, reach))
     (path / QUANTISED_FILE).write_bytes(content)
     said: Mapping[str, Any] = {
-        "made_for": ranker.fingerprint,
-        "sha256": read_quantisation(content).sha256,
-        **PROOF,
-        **proof,
-    }
+        "made_for": ranker.fingerprint, "sha256": read_quantisation(content).sha256, **PROOF, **proof,
+    }  # fmt: skip
     write_config(path / CONFIG_FILE, replace(ranker.config, quantisation=QuantisationConfig(**said)))
     return path
 

@@ -23,18 +23,6 @@ from polyrank.model.text.assembly import Conversation
 pytestmark = pytest.mark.quick
 
 
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "BATCH_ROWS", 16)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A store whose active generation must outlive whatever the test does."""
-    build(HashEncoder(), pool(20), tmp_path / "store")
-    return tmp_path / "store"
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("index", ["auto", "exact", "flat", "hnsw", "ivf", "IVF2,SQ8"])
 @pytest.mark.usefixtures("small_batches")

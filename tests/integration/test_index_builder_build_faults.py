@@ -53,18 +53,6 @@ class NanEncoder(HashEncoder):
         return vectors
 
 
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "BATCH_ROWS", 16)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A store whose active generation must outlive whatever the test does."""
-    build(HashEncoder(), pool(20), tmp_path / "store")
-    return tmp_path / "store"
-
-
 def assert_untouched(root: Path) -> None:
     """Nothing but the first generation is there, and it is active and whole."""
     store = GenerationStore(root)

@@ -1,15 +1,14 @@
 """An architecture that is one file outside the packages is trained, measured, built, served and explained."""
 
-import importlib.util
 import json
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+import scripts
 from command_line import call, write_rows
 from in_process import TestClient
 from tiny import write_base
@@ -102,19 +101,10 @@ def test_its_name_and_its_option_are_where_others_are(capsys: pytest.CaptureFixt
     assert f",{NAME}}}" in shown
     assert "--best-products K" in shown
     assert "toy: best products that count; default: 2" in " ".join(shown.split())
-    pages = generator()
+    pages = scripts.loaded("docs/generate.py")
     assert "--best-products K" in pages.command_help()
     described = pages._app().openapi()["components"]["schemas"]["ModelOut"]["properties"]["architecture"]
     assert NAME in described["enum"]
-
-
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[2] / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("backend", ["torch", "openvino"])

@@ -20,12 +20,6 @@ GENERATION = "20261121T013000123456-1a2b3c4d"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve_words(tmp_path_factory.mktemp("store")) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
 def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with the bound on bodies that is the default."""
     with serve_words(tmp_path_factory.mktemp("store"), max_body_bytes=16 << 20) as served:

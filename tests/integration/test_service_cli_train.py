@@ -1,6 +1,5 @@
 """`polyrank train`: what it prints and refuses."""
 
-import io
 import json
 import logging
 import re
@@ -10,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import Outcome, call, write_rows
-from tiny import write_base, write_checkpoint
-from tiny_training import orders, rows, write_examples
+from command_line import Outcome, Terminal, call, write_rows
+from tiny import write_checkpoint
+from tiny_training import orders, rows
 
 import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
@@ -22,6 +21,7 @@ from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.config import STATE_FILE
 from polyrank.service.cli import main
 
+BASE_SEED = 0
 Capture = pytest.CaptureFixture[str]
 
 EVIDENCE_TITLE = "R@1 over held-out lists; the second figure with an earlier turn of the conversation in each:"
@@ -32,21 +32,6 @@ RECIPE = {
     "--warmup-steps": 2, "--schedule": "constant", "--dropout": 0,
     "--precision": "no", "--max-context-tokens": 40, "--max-candidate-tokens": 16,
 }  # fmt: skip
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("train") / "base", seed=0)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl")
 
 
 @pytest.fixture(scope="module")

@@ -78,13 +78,10 @@ def test_a_batch_decides_one_by_one_and_all_are_counted(server: Served) -> None:
 
     before = counts()
     asked = [
-        {"context": "w3", "answer_if": 1e-9},
-        {"context": "w3"},
-        {"context": "w3", "answer_if": 1},
-        {"context": "w3", "answer_if": 2},
-        {"context": "w3", "answer_if": 0.5, "rerank": True},
+        {"context": "w3", "answer_if": 1e-9}, {"context": "w3"}, {"context": "w3", "answer_if": 1},
+        {"context": "w3", "answer_if": 2}, {"context": "w3", "answer_if": 0.5, "rerank": True},
         {"context": "w3", "answer_if": 0.5, "filter": {"lang": "none"}},
-    ]
+    ]  # fmt: skip
     with polyrank.Client(server.url) as client:
         yes, plain, no, wrong, uncalibrated, nothing = client.rank_batch(asked)
         assert client.rank("w3", answer_if=1e-9).decision == yes.decision

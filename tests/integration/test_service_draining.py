@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from server_process import HEADERS, Load, ServerProcess, get
+from waiting import until
 
 Start = Callable[..., ServerProcess]
 
@@ -58,9 +59,7 @@ def test_while_it_drains_it_is_alive_but_not_ready(start: Start, store: Path) ->
         if expected is None:
             assert get(port, "/readyz")[0] == 200
             server.process.terminate()
-            until = time.monotonic() + 60
-            while get(port, "/readyz")[0] == 200:
-                assert time.monotonic() < until
+            until(lambda: get(port, "/readyz")[0] != 200)
     status, body = get(port, "/readyz")
     assert (status, json.loads(body)["type"]) == (503, "urn:polyrank:problem:draining")
     assert [get(port, path)[0] for path in ("/livez", "/healthz", "/metrics")] == [200, 200, 200]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from command_line import call, write_rows
 from loop_world import KNOWN, TOPICS, Server, Taken, World, clicks, in_the_canary, relevance, use
 from server_process import ServerProcess
 from tiny import write_base
+from waiting import until
 
 import polyrank
 from polyrank.model.measures import Values
@@ -43,10 +43,7 @@ def write_config(path: Path, store: Path, golden: Path) -> Path:
 
 
 def wait_for(server: Server, generation: str) -> None:
-    until = time.monotonic() + 60
-    while server.client.get("/index").json()["active"]["id"] != generation:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    until(lambda: server.client.get("/index").json()["active"]["id"] == generation)
 
 
 def by_clicks(model: Path, taken: list[Taken]) -> Values:

@@ -34,12 +34,9 @@ IN_TIME = 3.0
 ROUNDS = 3
 TEXTS = [f"w{n} w{n + 1}" for n in range(30)]
 ASKED: list[dict[str, Any]] = [
-    {},
-    {"filter": {"lang": "en"}},
-    {"candidates": [{"id": f"c{n}"} for n in range(40)]},
-    {"candidates": TEXTS},
-    {"candidates": [*TEXTS, *({"id": f"c{n}"} for n in range(10))]},
-]
+    {}, {"filter": {"lang": "en"}}, {"candidates": [{"id": f"c{n}"} for n in range(40)]},
+    {"candidates": TEXTS}, {"candidates": [*TEXTS, *({"id": f"c{n}"} for n in range(10))]},
+]  # fmt: skip
 
 
 def ask(server: Served, fields: dict[str, Any]) -> dict[str, Any]:

@@ -2,19 +2,11 @@
 
 import logging
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
-from bad_inputs import serve_words
 from served import Served
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve_words(tmp_path_factory.mktemp("store")) as served:
-        yield served
 
 
 @pytest.fixture

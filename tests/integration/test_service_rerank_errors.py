@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +21,9 @@ from polyrank.service.http.compat.tei import TeiErrorOut
 from polyrank.service.settings import Settings
 
 FORMS = {
-    "tei": TeiErrorOut,
-    "cohere": AnyErrorOut,
-    "jina": AnyErrorOut,
-    "infinity": OpenAiErrorOut,
-    "voyage": DetailErrorOut,
-}
-
-
-@pytest.fixture
-def words(tmp_path: Path) -> Iterator[TestClient]:
-    """A small server of its own, with a model of words."""
-    build_store(tmp_path)
-    with TestClient(create_app(Settings(store=tmp_path, max_candidates=5, max_body_bytes=4096), load)) as client:
-        yield client
+    "tei": TeiErrorOut, "cohere": AnyErrorOut, "jina": AnyErrorOut,
+    "infinity": OpenAiErrorOut, "voyage": DetailErrorOut,
+}  # fmt: skip
 
 
 def ask(client: TestClient, path: str = "/v2/rerank", dialect: str | None = None, **fields: Any) -> httpx2.Response:

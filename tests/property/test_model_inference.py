@@ -12,7 +12,6 @@ import torch
 from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import write_base
 from tiny_int8 import quantised_checkpoint
 from tiny_training import TWO_STAGES
 from warm_python import WarmPython
@@ -66,11 +65,6 @@ for _ in range(7):
 """
 
 token_lists = st.lists(st.lists(st.integers(1, 43), min_size=1, max_size=LONGEST), min_size=1, max_size=9)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("inference") / "base", seed=3)
 
 
 def loaded(base: Path, backend: str, precision: str = "float32", **fields: Any) -> Any:

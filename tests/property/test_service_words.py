@@ -207,13 +207,10 @@ class Life:
 
 
 FILTERS: list[tuple[Any, Any]] = [
-    (None, lambda _: True),
-    (None, lambda _: True),
-    ({"lang": "en"}, lambda m: m["lang"] == "en"),
+    (None, lambda _: True), (None, lambda _: True), ({"lang": "en"}, lambda m: m["lang"] == "en"),
     ({"n": {"gte": 1, "lt": 3}}, lambda m: m["n"] in (1, 2)),
-    ({"$not": {"n": 4}}, lambda m: m["n"] != 4),
-    ({"n": 77}, lambda _: False),
-]
+    ({"$not": {"n": 4}}, lambda m: m["n"] != 4), ({"n": 77}, lambda _: False),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

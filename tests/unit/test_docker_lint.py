@@ -1,12 +1,12 @@
 """`make lint` checks files of deployment and of GitHub, and leaves out a missing tool, by name, only if it may."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import scripts
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -14,12 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def lint() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docker_lint", ROOT / "docker/lint.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.loaded("docker/lint.py")
 
 
 def _tool(folder: Path, name: str, script: str) -> None:

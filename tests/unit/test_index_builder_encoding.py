@@ -165,15 +165,10 @@ class Other(HashEncoder):
     backend = "other"
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "dtype"),
-    [
-        (HashEncoder(), HashEncoder(fingerprint="f" * 64), "float16"),
-        (HashEncoder(), Other(), "float16"),
-        (HashEncoder(), HashEncoder(), "float32"),
-        (Int8(), Int8(), "float16"),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "dtype"), [
+    (HashEncoder(), HashEncoder(fingerprint="f" * 64), "float16"), (HashEncoder(), Other(), "float16"),
+    (HashEncoder(), HashEncoder(), "float32"), (Int8(), Int8(), "float16"),
+])  # fmt: skip
 def test_of_another_model_runner_or_dtype_nothing_is_taken(
     tmp_path: Path, first: HashEncoder, second: HashEncoder, dtype: str
 ) -> None:

@@ -72,20 +72,12 @@ def test_a_trial_that_cannot_be_read_now_is_neither_over_nor_removed(
     assert a in store.ids()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"../..\xff\n",
-        b"{}",
-        b"[" * 100_000,
-        b'{"generation": "../..", "share": 0.0, "renewed": null}',
-        b'{"generation": "20200101T000000000000-00000000", "share": 2, "renewed": null}',
-        b'{"generation": "20200101T000000000000-00000000", "share": "all"}',
-        b'{"generation": "20200101T000000000000-00000000", "other": 1}',
-        b"20200101T000000000000-00000000\n",
-    ],
-)
+@pytest.mark.parametrize("content", [
+    b"", b"../..\xff\n", b"{}", b"[" * 100_000, b'{"generation": "../..", "share": 0.0, "renewed": null}',
+    b'{"generation": "20200101T000000000000-00000000", "share": 2, "renewed": null}',
+    b'{"generation": "20200101T000000000000-00000000", "share": "all"}',
+    b'{"generation": "20200101T000000000000-00000000", "other": 1}', b"20200101T000000000000-00000000\n",
+])  # fmt: skip
 def test_a_damaged_file_is_no_trial(store: GenerationStore, content: bytes) -> None:
     a, _, _, _ = store.ids()
     store.activate(a)

@@ -59,12 +59,9 @@ def test_the_file_has_the_names_the_contract_gives() -> None:
     assert content["format_version"] == 5
     assert (content["backend"], content["precision"]) == ("openvino", "bfloat16")
     assert content["index"] == {
-        "kind": "hnsw",
-        "factory": "HNSW32",
-        "params": {"efSearch": 128},
-        "asked": "auto",
-        "times": {"exact_ms": 21.5, "hnsw_ms": 12.25},
-    }
+        "kind": "hnsw", "factory": "HNSW32", "params": {"efSearch": 128},
+        "asked": "auto", "times": {"exact_ms": 21.5, "hnsw_ms": 12.25},
+    }  # fmt: skip
     assert content["recall"] == RECALL
     assert content["files"]["embeddings.bin"] == {"sha256": "ab" * 32, "bytes": 2304}
     assert content["model"]["fingerprint"] == "1a2b3c4d" * 8

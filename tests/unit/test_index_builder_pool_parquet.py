@@ -111,13 +111,10 @@ def test_dates_times_decimals_and_maps_become_what_json_can_say(tmp_path: Path) 
 
 def test_what_json_cannot_say_is_left_out_and_said(tmp_path: Path) -> None:
     columns = {
-        "text": ["x", "y"],
-        "photo": [b"x", None],
-        "took": pa.array([1, 2], pa.duration("s")),
+        "text": ["x", "y"], "photo": [b"x", None], "took": pa.array([1, 2], pa.duration("s")),
         "by_number": pa.array([[(1, "a")], []], pa.map_(pa.int64(), pa.string())),
-        "metadata": [{"price": 5, "raw": {"bytes": b"x", "lang": "en"}}, None],
-        "$and": [1, None],
-    }
+        "metadata": [{"price": 5, "raw": {"bytes": b"x", "lang": "en"}}, None], "$and": [1, None],
+    }  # fmt: skip
     pq.write_table(pa.table(columns), tmp_path / "pool.parquet")
     rows = read_pool([tmp_path / "pool.parquet"])
     assert [row.metadata for row in rows if isinstance(row, Candidate)] == [{"price": 5, "raw": {"lang": "en"}}, {}]

@@ -11,7 +11,7 @@ import torch
 from command_line import write_rows
 from golden import oracle
 from golden.second_stage import hidden
-from tiny import CLS, SEP, word_ids, write_base, write_checkpoint
+from tiny import CLS, SEP, word_ids, write_checkpoint
 from tiny_training import identical, interrupted, run, settings
 
 import polyrank
@@ -45,11 +45,6 @@ def examples(count: int = 64) -> list[dict[str, Any]]:
         }
         for n in range(count)
     ]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("classifier") / "base", 3)
 
 
 @pytest.fixture(scope="module", params=classifiers())

@@ -150,13 +150,10 @@ def test_a_reply_that_was_rejected_for_the_response_is_a_negative(tmp_path: Path
 
 def test_marked_turns_are_kept_as_no_replies_and_deleted_ones_are_left_out(tmp_path: Path) -> None:
     context = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "taken back", "deleted": True},
-        {"role": "assistant", "content": "b", "weight": 0},
-        "c",
-        {"content": "d", "rejected": True},
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": "taken back", "deleted": True},
+        {"role": "assistant", "content": "b", "weight": 0}, "c", {"content": "d", "rejected": True},
         {"role": "user", "content": "e", "weight": 1},
-    ]
+    ]  # fmt: skip
     [found] = read(tmp_path, line(context=context))
     assert [turn.text for turn in found.conversation.turns] == ["a", "b", "c", "d", "e"]
     assert found.no_replies == (1, 3)

@@ -209,16 +209,10 @@ def test_int8_is_offered_for_what_was_quantised(
     assert [" ".join(each.runner) for each in candidates(backend, precision, CPU, found)] == expected
 
 
-@pytest.mark.parametrize(
-    ("machine", "flags", "able"),
-    [
-        ("x86_64", "flags : sse2 avx2 avx512_vnni", True),
-        ("x86_64", "flags : sse2 avx_vnni avx2", True),
-        ("x86_64", "flags : sse2 avx2 avx512f", False),
-        ("aarch64", "Features : asimd", True),
-        ("AMD64", None, False),
-    ],
-)
+@pytest.mark.parametrize(("machine", "flags", "able"), [
+    ("x86_64", "flags : sse2 avx2 avx512_vnni", True), ("x86_64", "flags : sse2 avx_vnni avx2", True),
+    ("x86_64", "flags : sse2 avx2 avx512f", False), ("aarch64", "Features : asimd", True), ("AMD64", None, False),
+])  # fmt: skip
 def test_int8_needs_a_processor_whose_sums_do_not_overflow(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str, flags: str | None, able: bool
 ) -> None:

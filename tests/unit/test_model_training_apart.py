@@ -11,7 +11,7 @@ import pytest
 import torch
 from command_line import write_rows
 from fakes import EVIDENCE
-from tiny import write_base, write_checkpoint
+from tiny import write_checkpoint
 from tiny_training import dialogue, orders, settings, write_first_stage
 
 import polyrank
@@ -33,11 +33,6 @@ from polyrank.model.training.student import Student, start
 from polyrank.model.training.together import PairObjective
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("objective") / "base", seed=3)
 
 
 def made(base: Path, **fields: Any) -> tuple[Student, TrainConfig]:

@@ -39,26 +39,14 @@ from polyrank.model.training.state import read_state, write_state
 from polyrank.model.training.student import Student, start
 from polyrank.model.training.together import PairObjective
 
+BASE_SEED = 0
 pytestmark = pytest.mark.slow
 
 KINDS: dict[str, dict[str, Any]] = {
-    "bi": {},
-    "poly": {"architecture": "poly"},
-    "cross": {"architecture": "cross", "negatives": 3},
-    "cross pointwise": {"architecture": "cross", "negatives": 3, "loss": "pointwise"},
-    "adapters": {"lora_rank": 4},
-}
+    "bi": {}, "poly": {"architecture": "poly"}, "cross": {"architecture": "cross", "negatives": 3},
+    "cross pointwise": {"architecture": "cross", "negatives": 3, "loss": "pointwise"}, "adapters": {"lora_rank": 4},
+}  # fmt: skip
 DIVERGING = {"learning_rate": 1e30, "tune": "all-but-embeddings"}
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("run") / "base", seed=0)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl")
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -426,16 +414,11 @@ def test_a_resumed_run_must_have_as_many_processes(base: Path, data: Path, tmp_p
         run(config, data, tmp_path / "out", resume=True)
 
 
-@pytest.mark.parametrize(
-    ("setting", "written"),
-    [
-        ("base", write_base),
-        ("base", partial(write_model, architecture="bi")),
-        ("teacher", partial(write_model, architecture="cross")),
-        ("retriever", partial(write_model, architecture="bi")),
-        ("retriever", write_base),
-    ],
-)
+@pytest.mark.parametrize(("setting", "written"), [
+    ("base", write_base), ("base", partial(write_model, architecture="bi")),
+    ("teacher", partial(write_model, architecture="cross")),
+    ("retriever", partial(write_model, architecture="bi")), ("retriever", write_base),
+])  # fmt: skip
 def test_a_resumed_run_must_have_the_same_models(
     base: Path, tmp_path: Path, setting: str, written: Callable[..., Path]
 ) -> None:

@@ -33,12 +33,9 @@ SIZES = {
     "intermediate_size": 32, "max_position_embeddings": 48, "initializer_range": 0.3,
 }  # fmt: skip
 FAMILIES: dict[str, Callable[..., Any]] = {
-    "bert": BertConfig,
-    "camembert": CamembertConfig,
-    "electra": partial(ElectraConfig, embedding_size=8),
-    "roberta": partial(RobertaConfig, pad_token_id=1),
-    "xlm-roberta": partial(XLMRobertaConfig, pad_token_id=1),
-}
+    "bert": BertConfig, "camembert": CamembertConfig, "electra": partial(ElectraConfig, embedding_size=8),
+    "roberta": partial(RobertaConfig, pad_token_id=1), "xlm-roberta": partial(XLMRobertaConfig, pad_token_id=1),
+}  # fmt: skip
 CONTEXTS = [[CLS, 20, SEP], [CLS, *range(5, 14), SEP]]
 CANDIDATES = [[7, 8, SEP], [9, SEP], [30, 31, 32, 33, 34, SEP]]
 PAIRS = Pairs(CONTEXTS, [*CANDIDATES, CANDIDATES[1]], [1, 1, 1, 0])

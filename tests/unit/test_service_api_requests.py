@@ -23,42 +23,23 @@ def accepted(kind: type[Strict], **fields: object) -> Strict:
     return kind.model_validate_json(json.dumps(fields))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"context": ""},
-        {"context": "  \n "},
-        {"context": []},
-        {"context": [{"text": "a", "who": "me"}]},
-        {"context": "a", "candidates": [{"id": None}]},
-        {"context": "a", "candidates": [{"text": ""}]},
-        {"context": "a", "candidates": ["b"], "exact": False},
-        {"context": "a", "candidates": ["b"], "retrieve_k": 5},
-        {"context": "a", "top_k": -1},
-        {"context": "a", "top_k": 1001},
-        {"context": "a", "top_k": True},
-        {"context": "a", "retrieve_k": 0},
-        {"context": "a", "rerank": 1},
-        {"context": "a", "rerank": {"top_n": 0}},
-        {"context": "a", "rerank": {"top_n": 1001}},
-        {"context": "a", "filter": {"x": 2**63}},
-        {"context": "a", "filter": {"$not": {"x": {"gte": 1, "lt": 2**80}}}},
-        {"context": "a", "filter": {"x": [1, -(2**63) - 1]}},
-        {"context": "a", "timeout_ms": 0},
-        {"context": "a", "timeout_ms": -1},
-        {"context": "a", "exclude_ids": [""]},
-        {"context": "a", "explain": False},
-        {"context": "a", "min_revision": -1},
-        {"context": "a", "min_revision": True},
-        {"context": "a", "expect": {"model": "x"}},
-        {"context": "a", "score_threshold": "0.5"},
-        {"context": "a", "score_threshold": float("nan")},
-        *({"context": "a", "answer_if": wrong} for wrong in (0, -0.5, 1.0001, 80, "0.8", True, float("nan"))),
-        {"context": "a", "group_by": ""},
-        {"context": "a", "group_by": "topic", "limit_per_group": 0},
-        {"context": "a", "group_by": "topic", "top_k": 501, "limit_per_group": 2},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"context": ""}, {"context": "  \n "}, {"context": []}, {"context": [{"text": "a", "who": "me"}]},
+    {"context": "a", "candidates": [{"id": None}]}, {"context": "a", "candidates": [{"text": ""}]},
+    {"context": "a", "candidates": ["b"], "exact": False}, {"context": "a", "candidates": ["b"], "retrieve_k": 5},
+    {"context": "a", "top_k": -1}, {"context": "a", "top_k": 1001}, {"context": "a", "top_k": True},
+    {"context": "a", "retrieve_k": 0}, {"context": "a", "rerank": 1}, {"context": "a", "rerank": {"top_n": 0}},
+    {"context": "a", "rerank": {"top_n": 1001}}, {"context": "a", "filter": {"x": 2**63}},
+    {"context": "a", "filter": {"$not": {"x": {"gte": 1, "lt": 2**80}}}},
+    {"context": "a", "filter": {"x": [1, -(2**63) - 1]}}, {"context": "a", "timeout_ms": 0},
+    {"context": "a", "timeout_ms": -1}, {"context": "a", "exclude_ids": [""]}, {"context": "a", "explain": False},
+    {"context": "a", "min_revision": -1}, {"context": "a", "min_revision": True},
+    {"context": "a", "expect": {"model": "x"}}, {"context": "a", "score_threshold": "0.5"},
+    {"context": "a", "score_threshold": float("nan")},
+    *({"context": "a", "answer_if": wrong} for wrong in (0, -0.5, 1.0001, 80, "0.8", True, float("nan"))),
+    {"context": "a", "group_by": ""}, {"context": "a", "group_by": "topic", "limit_per_group": 0},
+    {"context": "a", "group_by": "topic", "top_k": 501, "limit_per_group": 2},
+])  # fmt: skip
 def test_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         accepted(RankIn, **fields)

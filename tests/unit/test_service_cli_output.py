@@ -1,7 +1,6 @@
 """Progress on standard error: a bar on a terminal, a line now and then elsewhere."""
 
 import gc
-import io
 import math
 import re
 import signal
@@ -11,16 +10,12 @@ import weakref
 from collections.abc import Callable
 
 import pytest
+from command_line import Terminal
 
 from polyrank.model import telling
 from polyrank.service.cli.output import Progress, no_interrupt_lost, print_json
 
 CHUNK = 8192
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture

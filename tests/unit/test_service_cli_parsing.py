@@ -42,15 +42,10 @@ def test_a_number_out_of_its_bounds_is_refused_with_them(
         assert action.type(str(right)) == right
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("store", "gc", "--store", ""),
-        ("candidates", "delete", "a", "--url="),
-        ("evaluate", "--model", "lexical", "--data", "F", "--against", ""),
-        ("convert", "", "--output", "D"),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ("store", "gc", "--store", ""), ("candidates", "delete", "a", "--url="),
+    ("evaluate", "--model", "lexical", "--data", "F", "--against", ""), ("convert", "", "--output", "D"),
+])  # fmt: skip
 def test_an_empty_value_is_refused(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
     """It would mean the directory here, or that the option was not given."""
     assert ": must not be empty (see polyrank" in call(capsys, *words).misuse

@@ -165,11 +165,8 @@ def test_what_is_not_of_the_store_is_listed(capsys: Capture, store: Path) -> Non
 def test_an_empty_store_is_told_as_such(capsys: Capture, store: Path) -> None:
     store.mkdir()
     assert call(capsys, "store", "list", "--store", store, "--json").result == {
-        "current": None,
-        "trial": None,
-        "generations": [],
-        "strays": [],
-    }
+        "current": None, "trial": None, "generations": [], "strays": [],
+    }  # fmt: skip
     assert call(capsys, "store", "verify", "--store", store, "--json").result == {"verified": [], "refused": {}}
     for action in ("list", "verify"):
         shown = call(capsys, "store", action, "--store", store)

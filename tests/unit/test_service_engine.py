@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import waiting
 from service_fakes import (
     WordCross,
     WordRanker,
@@ -678,10 +679,7 @@ class Halting(WordRanker):
 
     def wait(self, steps: int) -> None:
         """Wait until so many steps have begun."""
-        deadline = time.monotonic() + 60
-        while len(self.begun) < steps:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        waiting.until(lambda: len(self.begun) >= steps)
 
 
 # Twenty callers, whose letters are slow, beside one: letters of each of them, steps they have had, letters of the one.

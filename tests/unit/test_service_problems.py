@@ -46,12 +46,9 @@ def test_slugs_are_unique_per_meaning() -> None:
 def test_a_problem_has_the_members_of_the_standard() -> None:
     body = _body(problems.from_error(service_errors.NotReady("no generation"), "r1"))
     assert body == {
-        "type": "urn:polyrank:problem:not-ready",
-        "title": "Nothing is served yet",
-        "status": 503,
-        "detail": "no generation",
-        "request_id": "r1",
-    }
+        "type": "urn:polyrank:problem:not-ready", "title": "Nothing is served yet",
+        "status": 503, "detail": "no generation", "request_id": "r1",
+    }  # fmt: skip
 
 
 def test_overload_and_unreadiness_say_when_to_come_back() -> None:

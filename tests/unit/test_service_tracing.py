@@ -48,12 +48,9 @@ def test_a_request_has_a_span_below_its_callers_and_its_stages_below_it(
     assert request.parent is not None
     assert (f"{request.parent.trace_id:032x}", f"{request.parent.span_id:016x}") == (TRACE, CALLER)
     assert dict(request.attributes or {}) == {
-        "http.request.method": "POST",
-        "http.route": "/rank",
-        "http.response.status_code": 200,
-        "polyrank.generation": "7-abc",
-        "polyrank.degraded": ("cache_unavailable",),
-    }
+        "http.request.method": "POST", "http.route": "/rank", "http.response.status_code": 200,
+        "polyrank.generation": "7-abc", "polyrank.degraded": ("cache_unavailable",),
+    }  # fmt: skip
     assert request.status.status_code is StatusCode.UNSET
     for stage in ("tokenize", "encode"):
         assert spans[stage].parent == request.context
