@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import cases
+from fakes import silent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -141,10 +142,6 @@ def rankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LateRanker]:
     for name, evidence in given.items():
         write_checkpoint(parent, name, 0, evidence=evidence, **FIELDS)
     return {name: polyrank.load(parent / name) for name in given}  # type: ignore[misc]  # they are no cross-encoders
-
-
-def silent(_stage: str, _done: int, _total: int) -> None:
-    pass
 
 
 def lexical(context: Conversation, texts: list[str], pool: list[str], are_list: bool) -> NDArray[np.float32]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from foreign import COLUMNS, HELPDESK, converted, lines, written
+from samples import read as pairs
 
 from polyrank.index_builder.convert import conversion
 from polyrank.index_builder.convert import talks as module
@@ -25,14 +26,6 @@ def made(folder: Path, rows: Any, content: dict[str, Any], **asked: Any) -> Any:
     (folder / "in.jsonl").write_text(lines(rows))
     used = map_of("own", content, "own.toml")
     return convert(kinds_of([folder / "in.jsonl"], used, {}), folder / "out", Asked(**asked), lambda *_: None)
-
-
-def pairs(folder: Path) -> list[tuple[list[str], str]]:
-    rows = written(folder)
-    return [
-        ([each if isinstance(each, str) else each["content"] for each in row["context"]], row["response"])
-        for row in rows
-    ]
 
 
 def rows(*said: tuple[str, str], **more: Any) -> list[dict[str, Any]]:

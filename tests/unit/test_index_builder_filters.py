@@ -43,19 +43,6 @@ def test_what_a_field_may_be_asked(tmp_path: Path, values: Any, rows: list[int])
     assert found.tolist() == rows
 
 
-def test_a_field_that_is_absent_matches_nothing_not_even_null(tmp_path: Path) -> None:
-    pool = table(tmp_path, {}, {"f": None}, {"g": 1})
-    assert matching_rows(pool, {"f": [None]}).tolist() == [1]
-    assert matching_rows(pool, {"h": [None, 1]}).tolist() == []
-
-
-def test_exists_is_about_the_key_and_not_its_value(tmp_path: Path) -> None:
-    pool = table(tmp_path, {}, {"f": None}, {"f": []}, {"f": {}}, {"g": {"f": 1}})
-    assert matching_rows(pool, {"f": {"exists": True}}).tolist() == [1, 2, 3]
-    assert matching_rows(pool, {"f": {"exists": False}}).tolist() == [0, 4]
-    assert matching_rows(pool, {"h": {"exists": False}}).tolist() == [0, 1, 2, 3, 4]
-
-
 def test_dots_lead_into_objects_and_a_key_that_holds_them_goes_first(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"address": {"city": "Oslo", "at": {"lat": 59.9}}}, {"address": {"city": "Bergen"}},
@@ -98,20 +85,6 @@ def test_a_name_with_very_many_dots_is_that_of_a_key() -> None:
     assert deep in set(names_of(nested))
     assert deeper not in set(names_of(nested))
     assert matching_places(rows, {"." * 60_000: 1}).tolist() == []
-
-
-def test_filters_of_filters(tmp_path: Path) -> None:
-    pool = table(tmp_path, *({"two": i % 2, "n": i} for i in range(12)), {})
-    assert matching_rows(pool, {"$not": {"n": {"lt": 10}}}).tolist() == [10, 11, 12]
-    assert matching_rows(pool, {"$or": [{"n": 3}, {"two": 0, "n": {"gt": 7}}]}).tolist() == [3, 8, 10]
-    assert matching_rows(pool, {"$and": [{"two": 1}, {"$not": {"n": [1, 3]}}], "n": {"lte": 7}}).tolist() == [5, 7]
-
-
-def test_all_fields_must_match(tmp_path: Path) -> None:
-    pool = table(tmp_path, *({"two": i % 2, "three": i % 3} for i in range(30)))
-    assert matching_rows(pool, {"two": [1], "three": [0, 2]}).tolist() == [3, 5, 9, 11, 15, 17, 21, 23, 27, 29]
-    assert matching_rows(pool, {"two": [1], "three": [7]}).tolist() == []
-    assert matching_rows(pool, {}).tolist() == list(range(30))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes import silent
 from numpy.typing import NDArray
 from tiny import write_checkpoint
 
@@ -77,10 +78,6 @@ def ranker(request: pytest.FixtureRequest) -> Any:
 
 def example(factor: int, candidates: Sequence[str], label: int) -> Dialogue:
     return Dialogue(Conversation.of(["1000", str(factor)]), candidates[label], tuple(candidates), label)
-
-
-def silent(_stage: str, _done: int, _total: int) -> None:
-    pass
 
 
 TEN = [str(n) for n in range(10)]
