@@ -220,9 +220,7 @@ def _no_room(*_given: object) -> None:
     ],
     ids=lambda broken: f"{broken[0].__name__}.{broken[1]}",
 )  # fmt: skip
-def test_a_full_disk_is_one_clear_line_wherever_it_strikes(
-    root: Path, broken: tuple[type, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_one_clear_line_wherever_it_strikes(root: Path, broken: tuple[type, str], monkeypatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(*broken, _no_room)
         with pytest.raises(DiskFull) as caught:

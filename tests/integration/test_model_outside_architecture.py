@@ -129,9 +129,7 @@ def test_a_server_ranks_as_rank_does_and_explains_every_score(
         assert "new" in [each["id"] for each in ask(client, "/rank", top_k=99, exact=True)["results"]]
 
 
-def test_what_it_does_not_explain_is_told_with_its_reason(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_it_does_not_explain_is_told_with_its_reason(store: Path, tmp_path: Path, monkeypatch) -> None:
     why = "nobody took the products apart"
     monkeypatch.setattr(ToyEncoder, "unexplained", lambda *_: second_stage_unexplained(why, False))
     monkeypatch.setattr(ToyEncoder, "explained_pairs", lambda *_: None)
@@ -149,9 +147,7 @@ def ask(client: TestClient, path: str, **body: Any) -> Any:
     return answer.json()
 
 
-def test_what_is_kept_compiled_depends_on_its_file(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_kept_compiled_depends_on_its_file(trained: Path, tmp_path: Path, monkeypatch) -> None:
     from polyrank.model.inference.compiler import code_outside
 
     before = code_outside()

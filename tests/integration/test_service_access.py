@@ -182,9 +182,7 @@ def test_without_keys_whatever_is_sent_is_taken(store: Path, caplog: pytest.LogC
     assert not [each for each in caplog.records if "key" in getattr(each, "fields", {})]
 
 
-def test_a_change_of_the_file_needs_no_restart(
-    following: Served, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_change_of_the_file_needs_no_restart(following: Served, file: Path, capsys) -> None:
     added = call(capsys, "keys", "add", "--file", file, "--name", "new", "--scope", "admin").out.strip()
     until(lambda: status(following, "GET /index", added) == 200)
     call(capsys, "keys", "remove", "--file", file, "--name", "reader")
@@ -193,9 +191,7 @@ def test_a_change_of_the_file_needs_no_restart(
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"keys": 5}'])
-def test_a_start_without_keys_that_can_be_read(
-    capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path, content: str | None
-) -> None:
+def test_a_start_without_keys_that_can_be_read(capsys, store: Path, tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "keys.json"
     if content is not None:
         path.write_text(content)

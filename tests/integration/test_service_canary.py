@@ -312,9 +312,7 @@ def test_the_sides_of_one_caller_are_not_those_of_another(stage: Stage, tmp_path
             assert (answer.json()["generation"] == stage.trial) == (stage.place(chat, name) < 0.5)
 
 
-def test_a_trial_whose_searches_take_long_holds_up_no_other_request(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_whose_searches_take_long_holds_up_no_other_request(stage: Stage, monkeypatch) -> None:
     server = stage.serve()
     stage.begin(server)
     search, entered, ended = retrieval.search, threading.Event(), threading.Event()
@@ -394,9 +392,7 @@ def test_a_server_that_cannot_use_the_store_asks_no_more_all_the_same(
     assert not is_readable or stage.store.trial() is not None, "another server has to end it"
 
 
-def test_without_recording_no_share_is_taken_and_the_log_says_so_once(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_recording_no_share_is_taken_and_the_log_says_so_once(stage: Stage, caplog) -> None:
     server = stage.serve(feedback="off")
     stage.store.begin_trial(stage.trial, 1.0)
     until(lambda: server.client.get("/index").json()["trial"] is not None)

@@ -49,9 +49,7 @@ def test_files_are_put_in_calls_that_the_service_takes(capsys: Capture, service:
     assert [each["id"] for each in listed[COUNT:]] == [each["id"] for each in pool_rows(20, "new")]
 
 
-def test_a_list_is_a_pool_file(
-    capsys: Capture, service: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_is_a_pool_file(capsys: Capture, service: Served, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(candidates, "PAGE", 9)
     listed = lines(capsys, "candidates", "list", "--url", service.url)
     assert [each["id"] for each in listed] == [each.id for each in pool(COUNT)]

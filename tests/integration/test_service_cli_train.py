@@ -117,9 +117,7 @@ def test_progress(capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path,
     assert written["calibration"] is None
 
 
-def test_words_that_help_are_weighed_last(
-    capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path, many: Path, tmp_path: Path
-) -> None:
+def test_words_that_help_are_weighed_last(capsys: Capture, caplog, base: Path, many: Path, tmp_path: Path) -> None:
     outcome = train(capsys, base, many, tmp_path / "out", "--json")
     assert outcome.result["evidence"]["lists"] == 56
     assert set(polyrank.load(tmp_path / "out").config.evidence.weights) == set(FEATURES)
@@ -266,9 +264,7 @@ def test_the_vectors_alone_may_count(capsys: Capture, base: Path, many: Path, tm
     assert json.loads((tmp_path / "out" / "polyrank.json").read_text())["evidence"] is None
 
 
-def test_a_terminal_gets_a_bar_and_a_line_for_each_look(
-    monkeypatch: pytest.MonkeyPatch, base: Path, data: Path, tmp_path: Path
-) -> None:
+def test_a_terminal_gets_a_bar_and_a_line_for_each_look(monkeypatch, base: Path, data: Path, tmp_path: Path) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     assert main([str(each) for each in arguments(base, data, tmp_path / "out")]) == 0

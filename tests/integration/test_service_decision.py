@@ -102,9 +102,7 @@ def test_an_answer_that_is_kept_is_of_its_threshold(server: Served) -> None:
         assert first.json()["decision"]["threshold"] == threshold
 
 
-def test_the_command_says_it_from_service_and_store(
-    capsys: pytest.CaptureFixture[str], server: Served, store: Path
-) -> None:
+def test_the_command_says_it_from_service_and_store(capsys, server: Served, store: Path) -> None:
     probability = ask(server, answer_if=0.5)["decision"]["probability"]
     for source in (("--url", server.url), ("--store", store)):
         line = call(capsys, "rank", QUERY, "--answer-if", "0.9", *source).out.splitlines()[-1]

@@ -47,9 +47,7 @@ RANDOM_HEADS: dict[str, Any] = {"residual": True, "n_codes": 3, "reduction": "me
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, TestClient]]:
+def server(request, tmp_path_factory) -> Iterator[tuple[str, TestClient]]:
     """A server of a small model with random weights."""
     name, parent = request.param, tmp_path_factory.mktemp("explain")
     path = "lexical" if name == "lexical" else write_checkpoint(parent, "model", 3, **MODELS[name])
@@ -318,9 +316,7 @@ def test_nobody_waits_for_another_explanation_beyond_the_deadline(server: tuple[
     assert time.monotonic() - began < 5
 
 
-def test_an_answer_of_many_numbers_is_written_beside_the_event_loop(
-    reranking: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_of_many_numbers_is_written_beside_the_event_loop(reranking: TestClient, monkeypatch) -> None:
     written_by: list[str] = []
     write = routes_explain.answer_of
     monkeypatch.setattr(

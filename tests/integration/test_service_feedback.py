@@ -368,9 +368,7 @@ def test_a_function_that_is_not_there_is_told_before_any_model_is_loaded(store: 
     assert not loaded
 
 
-def test_events_are_acknowledged_when_they_are_on_the_disk(
-    start: Start, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_are_acknowledged_when_they_are_on_the_disk(start: Start, store: Path, monkeypatch) -> None:
     """With a disk that does not take them, the caller is told so; with one that does again, all goes on."""
     server = start()
     ranking = server.rank(context="w1").json()["ranking_id"]

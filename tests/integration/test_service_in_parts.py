@@ -130,9 +130,7 @@ def test_an_answer_is_kept_unless_parts_were_missing(
     assert response.headers["retry-after"] == "5"
 
 
-def test_explanations_are_those_of_one_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: LocalShards
-) -> None:
+def test_explanations_are_those_of_one_machine(tmp_path: Path, monkeypatch, shards: LocalShards) -> None:
     model = load_retriever("lexical")
     build(model, POOL, tmp_path / "whole", BuildOptions(index="exact"))
     parts = build(model, POOL, tmp_path / "parts", BuildOptions(index="exact"), parts=3).manifest

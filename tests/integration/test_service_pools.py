@@ -269,9 +269,7 @@ class Heard(logging.Handler):
         self.lines.append((POOL.get(), record.fields["route"]))  # type: ignore[attr-defined]
 
 
-def test_the_log_names_the_pool_of_each_request_of_a_connection(
-    server: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_names_the_pool_of_each_request_of_a_connection(server: Served, caplog) -> None:
     heard, log = Heard(), logging.getLogger("polyrank.request")
     caplog.set_level(logging.INFO, log.name)
     log.addHandler(heard)

@@ -103,9 +103,7 @@ def hurried_world(usual_patience_with_redis: None, world: World) -> World:
 
 
 @pytest.fixture
-def world(
-    tmp_path: Path, redis_process: RedisProcess, expected: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
+def world(tmp_path: Path, redis_process: RedisProcess, expected: list[Any], monkeypatch) -> Iterator[World]:
     monkeypatch.setattr(redis_server, "OPEN_SECONDS", 0.1)
     with ExitStack() as stack:
         proxy = RedisProxy(redis_process.url)

@@ -16,9 +16,7 @@ from polyrank.service.changes import updating
 from polyrank.service.settings import Settings
 
 
-def test_a_switch_without_descriptors_is_made_up_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_switch_without_descriptors_is_made_up_for(tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(updating, "SWITCHES_WITHIN_SECONDS", 0.1)
     first, second = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")

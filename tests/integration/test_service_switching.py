@@ -147,9 +147,7 @@ def test_nothing_to_serve_is_alive_but_not_ready(tmp_path: Path) -> None:
         assert client.get("/info").json()["generation"] is None
 
 
-def test_a_switch_that_waits_for_a_lock_in_vain_says_who_holds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_switch_that_waits_for_a_lock_in_vain_says_who_holds_it(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(locks, "WAIT_SECONDS", 0.1)
     one, other = build_store(tmp_path, pool(20, "a")), build_store(tmp_path, pool(20, "b"))
     with serve(create_app(Settings(store=tmp_path), load)) as server:

@@ -171,9 +171,7 @@ def test_a_trial_that_others_began_and_that_is_damaged_is_shown_once(stage: Stag
     until(lambda: stage.other not in [each["id"] for each in stage.shown()["refused"]], 30)
 
 
-def test_a_trial_that_finds_too_little_memory_at_the_start_is_tried_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_finds_too_little_memory_at_the_start_is_tried_again(stage: Stage, monkeypatch) -> None:
     """As in a rolling restart, where the old process still holds its own."""
     GenerationStore(stage.root).begin_trial(stage.other)
     with monkeypatch.context() as patched:

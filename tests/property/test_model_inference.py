@@ -105,9 +105,7 @@ def test_openvino_gives_what_torch_gives_for_every_kind_of_context_vectors(base:
 
 
 @pytest.mark.parametrize("architecture", TWO_STAGES)
-def test_openvino_passes_its_trial_where_it_pads_further_than_torch(
-    base: Path, architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openvino_passes_its_trial_where_it_pads_further_than_torch(base: Path, architecture: str, monkeypatch) -> None:
     monkeypatch.setattr(trials, "_USUAL", ([23], [47, 30, 5]))
     ours, theirs = (loaded(base, backend, architecture=architecture) for backend in ("openvino", "torch"))
     texts = [list(range(2, 2 + length)) for length in (15, 7)]

@@ -246,9 +246,7 @@ def assert_best(ranked: Ranked, expected: Sequence[Expected], top_k: int) -> Non
 
 
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
-def test_exact_equals_brute_force(
-    seeds: range, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exact_equals_brute_force(seeds: range, tmp_path: Path, redis_url: str, monkeypatch) -> None:
     for seed in seeds:
         monkeypatch.setattr(scan, "LEAST_ROWS", 64 if seed % 3 else 4096)  # with and without a copy in bytes
         live_through(tmp_path / str(seed), Draw(seed), redis_url, uses_redis=seed % 2 == 1)

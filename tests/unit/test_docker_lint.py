@@ -80,9 +80,7 @@ def test_a_missing_tool_is_named_and_fails_only_continuous_integration(
     assert said in shown
 
 
-def test_what_a_tool_finds_is_shown_and_fails(
-    lint: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_tool_finds_is_shown_and_fails(lint: ModuleType, tmp_path: Path, capsys) -> None:
     _tool(tmp_path, "linter", 'read line; echo "bad $line $1"; [ "$1" = good ]')
     assert lint.failed(lint.Check("file", ("linter", "name"), "x", "stdin\n"), str(tmp_path))
     assert "bad stdin name" in capsys.readouterr().err
@@ -90,9 +88,7 @@ def test_what_a_tool_finds_is_shown_and_fails(
     assert capsys.readouterr().out == "file: ok\n"
 
 
-def test_what_one_tool_prints_the_other_reads_unless_the_first_fails(
-    lint: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_one_tool_prints_the_other_reads_unless_the_first_fails(lint: ModuleType, tmp_path: Path, capsys) -> None:
     _tool(tmp_path, "renderer", 'echo "$1"; [ "$1" != broken ]')
     _tool(tmp_path, "linter", 'read line; echo "linter read $line"; [ "$line" = good ]')
     for rendered, told in (("good", ""), ("bad", "linter read bad"), ("broken", "broken")):

@@ -110,9 +110,7 @@ def test_tokens_cannot_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_auto_is_the_cluster_of_the_environment_or_of_this_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_auto_is_the_cluster_of_the_environment_or_of_this_machine(monkeypatch, tmp_path: Path) -> None:
     assert_refused("auto", "this machine has no node of a cluster; start one, or give HOST:PORT")
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{free_port()}\n")

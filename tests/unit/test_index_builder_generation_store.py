@@ -105,9 +105,7 @@ def test_activation_verifies_first(store: GenerationStore) -> None:
     assert not (store.root / "HISTORY").exists()
 
 
-def test_a_crash_between_any_two_writes_of_the_pointer_loses_no_way_back(
-    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_between_any_two_writes_of_the_pointer_loses_no_way_back(store: GenerationStore, monkeypatch) -> None:
     """Each change is cut after 0, 1, 2, … writes; after each cut CURRENT and the way back are the old or the new."""
     a, b, c, d = store.ids()
     for each in (a, b, c):
@@ -175,9 +173,7 @@ def test_one_builder_at_a_time(store: GenerationStore) -> None:
         pass
 
 
-def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(
-    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(store: GenerationStore, monkeypatch) -> None:
     class Clock(datetime):
         @classmethod
         def now(cls, tz: object = None) -> datetime:
@@ -192,9 +188,7 @@ def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(
     assert GenerationStore(store.root / "new").new_id("cd" * 32) == "20010101T000000000000-cdcdcdcd"
 
 
-def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(tmp_path: Path, monkeypatch) -> None:
     """Record every fsync and rename of a second build: a chunk, then the journal that tells of it; at last files,
     directories, then the name, then its directory."""
     root = tmp_path / "store"

@@ -50,9 +50,7 @@ def test_a_trial_that_a_killed_switch_left_does_not_come_back(store: GenerationS
     assert (store.current(), store.trial()) == (a, None)
 
 
-def test_a_trial_that_cannot_be_read_now_is_neither_over_nor_removed(
-    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_cannot_be_read_now_is_neither_over_nor_removed(store: GenerationStore, monkeypatch) -> None:
     a, b, c, _ = store.ids()
     for each in (b, c):
         store.activate(each)

@@ -37,9 +37,7 @@ class Signalling:
 
 @pytest.mark.usefixtures("own_signals")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_signal_that_python_drops_cancels_at_the_next_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_that_python_drops_cancels_at_the_next_progress(tmp_path: Path, monkeypatch) -> None:
     def load(_name: str) -> HashEncoder:
         Signalling()
         return HashEncoder()

@@ -92,9 +92,7 @@ def test_a_keys_file_that_is_none(tmp_path: Path, make: Callable[[Path], None], 
 
 
 @pytest.mark.parametrize(("make", "why"), REFUSED)
-def test_a_file_of_settings_that_is_none(
-    tmp_path: Path, make: Callable[[Path], None], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_settings_that_is_none(tmp_path: Path, make: Callable[[Path], None], why: str, monkeypatch) -> None:
     make(tmp_path / "settings.toml")
     monkeypatch.setenv("POLYRANK_CONFIG", str(tmp_path / "settings.toml"))
     with pytest.raises(SettingsError, match=why):

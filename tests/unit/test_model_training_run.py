@@ -269,9 +269,7 @@ def test_memory_that_does_not_suffice_is_told_with_what_to_do(
         run(settings(base, steps=4), data, tmp_path / "out")
 
 
-def test_the_optimizer_may_run_out_of_memory_too(
-    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_optimizer_may_run_out_of_memory_too(base: Path, data: Path, tmp_path: Path, monkeypatch) -> None:
     def step(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
@@ -280,9 +278,7 @@ def test_the_optimizer_may_run_out_of_memory_too(
         run(settings(base, steps=4), data, tmp_path / "out")
 
 
-def test_another_error_is_not_dressed_up(
-    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_error_is_not_dressed_up(base: Path, data: Path, tmp_path: Path, monkeypatch) -> None:
     broken = out_of_memory(lambda encoder: encoder.training, RuntimeError("a defect"))
     monkeypatch.setattr(BiEncoder, "encode_candidates", broken)
     with pytest.raises(RuntimeError, match="a defect"):
@@ -343,9 +339,7 @@ def test_a_run_whose_last_step_was_made_only_has_to_be_finished(base: Path, data
     assert not (tmp_path / "out" / STATE_FILE).exists()
 
 
-def test_a_run_killed_while_it_weighs_words_can_be_resumed(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_while_it_weighs_words_can_be_resumed(base: Path, tmp_path: Path, monkeypatch) -> None:
     def killed(*_: object, **__: object) -> None:
         raise Stop
 
@@ -502,9 +496,7 @@ def test_a_resumed_run_must_have_the_same_files(
         run(config, other(data, tmp_path), tmp_path / "out", resume=True)
 
 
-def test_a_full_disk_keeps_the_best_checkpoint(
-    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_the_best_checkpoint(base: Path, data: Path, tmp_path: Path, monkeypatch) -> None:
     """The disk is full from the third checkpoint on: the second one can still be loaded, and the run be resumed."""
     original, calls = Path.write_bytes, []
 

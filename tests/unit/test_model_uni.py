@@ -196,9 +196,7 @@ def test_texts_in_another_order_have_the_same_scores_to_the_bit(checkpoint: Path
     assert all(turned[len(texts) - 1 - at] == score for at, score in scores.items())
 
 
-def test_a_context_is_read_once_while_it_is_kept_and_read_anew_it_gives_the_same(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_context_is_read_once_while_it_is_kept_and_read_anew_it_gives_the_same(checkpoint: Path, monkeypatch) -> None:
     ranker, seen = loaded(checkpoint), list[tuple[int, ...]]()
     run_ = ranker._contexts.run
 

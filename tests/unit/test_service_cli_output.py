@@ -93,9 +93,7 @@ def test_what_stands_says_for_how_long(clock: list[float]) -> None:
     assert progress.line() == "timing searches, to choose an index: 6 s"
 
 
-def test_who_waits_elsewhere_than_at_a_terminal_sees_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_elsewhere_than_at_a_terminal_sees_lines(capsys, monkeypatch) -> None:
     monkeypatch.setattr(telling, "SILENT_SECONDS", 0.001)
     err = ""
     with Progress("rows") as progress:
@@ -104,9 +102,7 @@ def test_who_waits_elsewhere_than_at_a_terminal_sees_lines(
             err += capsys.readouterr().err
 
 
-def test_a_terminal_sees_one_bar_that_fills(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_sees_one_bar_that_fills(monkeypatch, capsys) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with Progress("candidates") as progress:

@@ -28,9 +28,7 @@ def test_every_number_that_a_command_takes_has_bounds() -> None:
     ("command", "action"),
     [pytest.param(*each, id=f"{each[0]} {each[1].dest}") for each in options() if isinstance(each[1].type, Within)],
 )
-def test_a_number_out_of_its_bounds_is_refused_with_them(
-    capsys: pytest.CaptureFixture[str], command: str, action: argparse.Action
-) -> None:
+def test_a_number_out_of_its_bounds_is_refused_with_them(capsys, command: str, action: argparse.Action) -> None:
     assert isinstance(action.type, Within)
     bounds = action.type.bounds
     step = 1 if bounds.kind is int else 0.001 * bounds.most

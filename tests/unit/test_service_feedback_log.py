@@ -196,9 +196,7 @@ def test_events_wait_so_long_and_no_longer(folder: Path, begin: Open, monkeypatc
     assert written(folder) == ["e3"]
 
 
-def test_a_full_disk_refuses_events_and_drops_rankings(
-    folder: Path, begin: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_refuses_events_and_drops_rankings(folder: Path, begin: Open, monkeypatch, caplog) -> None:
     """Half of a line finds room; nothing of it may stay."""
     metrics = Metrics()
     begun, write = begin(metrics), os.write

@@ -272,9 +272,7 @@ def test_a_file_written_in_place_is_taken_over(path: Path) -> None:
 
 
 @pytest.mark.parametrize("breaks", [lambda path: path.write_text("{"), Path.unlink])
-def test_a_broken_file_leaves_the_keys_and_is_told_once(
-    path: Path, breaks: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_file_leaves_the_keys_and_is_told_once(path: Path, breaks: Any, caplog) -> None:
     fixture = Fixture(path)
     breaks(path)
     for _ in range(3):
@@ -291,9 +289,7 @@ def test_a_broken_file_leaves_the_keys_and_is_told_once(
 
 
 @pytest.mark.parametrize("why", [errno.EMFILE, errno.ENOMEM, errno.ESTALE])
-def test_a_file_that_cannot_be_read_for_the_moment_is_read_at_the_next_look(
-    path: Path, why: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_for_the_moment_is_read_at_the_next_look(path: Path, why: int, monkeypatch) -> None:
     fixture = Fixture(path)
     write(path, boss={})
 

@@ -87,9 +87,7 @@ def test_a_text_that_stays_as_it_is_keeps_its_vector(here: LiveStore, monkeypatc
     )
 
 
-def test_a_removed_one_that_comes_back_has_the_vector_of_an_equal_text(
-    here: LiveStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_removed_one_that_comes_back_has_the_vector_of_an_equal_text(here: LiveStore, monkeypatch) -> None:
     text = here.texts()["c1"]
     here.delete("c1")
     calls = encoded(here, monkeypatch)
