@@ -223,9 +223,7 @@ def test_something_else_that_listens_there(capsys: Capture, answer: bytes, says:
         assert call(capsys, "rank", "w1", "--url", url).failure().startswith(url + says)
 
 
-def test_a_proxy_is_asked_for_other_machines_alone(
-    capsys: Capture, service: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_is_asked_for_other_machines_alone(capsys: Capture, service: Served, monkeypatch) -> None:
     for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with stranger(http_answer("418 Proxy", b'{"detail": "by the proxy"}')) as proxy:

@@ -228,9 +228,7 @@ def test_the_index_says_what_it_finds(client: TestClient) -> None:
     assert (active["recall"]["recall@10"], active["recall"]["min_recall"]) == (1.0, 0.95)
 
 
-def test_the_index_says_by_which_times_it_was_chosen(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_says_by_which_times_it_was_chosen(checkpoints: Path, tmp_path: Path, monkeypatch) -> None:
     chosen = IndexSpec("exact", times=SearchTimes(8.0, 6.5))
     monkeypatch.setattr(pipeline, "choose_index", lambda *_: chosen)
     build(polyrank.load(checkpoints / "poly"), pool(COUNT), tmp_path)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import waiting
 from service_fakes import (
     WordCross,
     WordRanker,
@@ -203,9 +204,7 @@ class SlowCross(WordCross):
         return super().score_pairs(pairs)
 
 
-def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(
-    scanned: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(scanned: Serving, monkeypatch) -> None:
     monkeypatch.setattr(
         "polyrank.service.scheduling.stages.ANSWER_SECONDS", 3.0
     )  # a busy machine may take more than usual for the rest
@@ -252,9 +251,7 @@ def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later
     assert batches[:skipped] == [0] * skipped
 
 
-def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_path: Path, monkeypatch) -> None:
     def slow(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:
         for each in searches:
             each.journey.add("retrieve", 400.0)  # two seconds a candidate
@@ -364,9 +361,7 @@ def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -
     assert len(asyncio.run(scene()).places) == 10
 
 
-def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(
-    scanned: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(scanned: Serving, monkeypatch) -> None:
     release, read = threading.Event(), CandidateTable.metadata
 
     def slowly(self: CandidateTable, *args: Any, **fields: Any) -> Any:
@@ -529,9 +524,7 @@ def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
     slow.play(scene)
 
 
-def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_can(
-    slow: Slow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_can(slow: Slow, monkeypatch) -> None:
     tokenize = slow.ranker.tokenize_candidates
 
     def slowly(texts: Sequence[str]) -> tuple[list[list[int]], int]:
@@ -678,10 +671,7 @@ class Halting(WordRanker):
 
     def wait(self, steps: int) -> None:
         """Wait until so many steps have begun."""
-        deadline = time.monotonic() + 60
-        while len(self.begun) < steps:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        waiting.until(lambda: len(self.begun) >= steps)
 
 
 # Twenty callers, whose letters are slow, beside one: letters of each of them, steps they have had, letters of the one.
@@ -728,9 +718,7 @@ def test_a_deadline_ends_a_long_tokenisation(scanned: Serving) -> None:
 
 
 @pytest.mark.parametrize("shares", [False, True])
-def test_searches_are_done_together_where_that_saves_time(
-    scanned: Serving, monkeypatch: pytest.MonkeyPatch, shares: bool
-) -> None:
+def test_searches_are_done_together_where_that_saves_time(scanned: Serving, monkeypatch, shares: bool) -> None:
     together: list[int] = []
 
     def search(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:
