@@ -144,7 +144,7 @@ def encode(
     directory = work.directory / part
     table = CandidateTable(directory / CANDIDATES_FILE)
     TextIndex.write(directory, table)
-    with closing(EmbeddingsWriter(directory, dtype, model.late_rows)) as matrix:
+    with closing(EmbeddingsWriter(directory, model.dim, dtype, model.late_rows)) as matrix:
         assembly = _Assembly(work, part, model, dtype, matrix)
         assembly.take_over(table, progress)
         if assembly.rows < len(table):
