@@ -55,7 +55,6 @@ class _Reporter:
         self._cancelled = False
 
     def cancel(self, _number: int, _frame: FrameType | None) -> None:
-        """Stop the build; a signal handler."""
         _handle_signals(signal.SIG_IGN)  # a second signal must not disturb the cleaning up
         self._cancelled = True
         raise _Cancelled

@@ -121,7 +121,6 @@ class Encodings:
             self._journal.append(*chunks)
 
     def close(self) -> None:
-        """Remove what is left of the killed build."""
         if self._leftover is not None:
             self._leftover.discard()
 
@@ -262,7 +261,6 @@ class _Assembly:
         return written(self.directory, rows, self.rows, dim, self._dtype, late)
 
     def stored(self, texts: Sequence[str]) -> KnownTexts:
-        """What an earlier generation has of texts."""
         if self._work.stored is not None:
             return self._work.stored(texts)
         return KnownTexts(np.empty(0, np.int64), Representations.none(self._model.dim, self._model.late_rows))

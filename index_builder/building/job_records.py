@@ -85,11 +85,9 @@ class JobRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the job has succeeded, failed or been cancelled."""
         return self.state not in (QUEUED, RUNNING)
 
     def evolve(self, **changes: Any) -> "JobRecord":
-        """A copy with changes."""
         return replace(self, **changes)
 
     def finish(self, state: str, *, error: str | None = None, generation: str | None = None) -> "JobRecord":
@@ -179,7 +177,6 @@ class JobStore:
         return found
 
     def active(self) -> JobRecord | None:
-        """The job that is queued or running, if any."""
         return next((record for record in self.records() if not record.is_finished), None)
 
     @contextmanager
@@ -206,7 +203,6 @@ class JobStore:
         return self.get(job_id)
 
     def is_withdrawn(self, job_id: str) -> bool:
-        """Whether the process that runs a job has been asked to stop."""
         return self._path(job_id, ".cancel").exists()
 
     def _judged(self, record: JobRecord) -> JobRecord:

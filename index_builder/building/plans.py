@@ -71,12 +71,10 @@ class BuildResult:
 
     @property
     def generation(self) -> str:
-        """The id of the generation."""
         return self.manifest.id
 
     @property
     def count(self) -> int:
-        """Its candidates."""
         return self.manifest.count
 
     @property

@@ -79,7 +79,6 @@ class StageClock:
         self(stage, done + rows, total)
 
     def elapsed(self) -> float:
-        """Seconds since the beginning of the build."""
         return time.monotonic() - self._start
 
 
@@ -191,7 +190,6 @@ class EncodedContext(NamedTuple):
 
     @classmethod
     def of(cls, model: ContextEncoder, conversations: Sequence[Conversation]) -> "list[EncodedContext]":
-        """Encode conversations."""
         encoded = model.encode_contexts([model.tokenize_context(each)[0] for each in conversations])
         return [cls(*each) for each in zip(conversations, encoded, strict=True)]
 

@@ -37,7 +37,6 @@ class Tree:
             self.values.setdefault(place, []).append(value)
 
     def tree(self) -> Iterator[str]:
-        """Yield the lines of a tree: the places and an example of each."""
         wide = min(40, max(map(len, self.values), default=0))
         for place, values in list(self.values.items())[:_MOST_FIELDS]:
             example = " ".join(str(values[0]).split())

@@ -44,7 +44,6 @@ class CandidateIndex:
 
     @property
     def count(self) -> int:
-        """How many rows it holds."""
         return int(self._index.ntotal)
 
     @property

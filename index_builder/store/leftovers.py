@@ -153,11 +153,9 @@ class Leftover:
         return self.temporary / part / MATRIX_FILE
 
     def journal(self) -> tuple[int, list[Chunk]]:
-        """Read its journal; see `read_journal`."""
         return read_journal(journal_of(self.temporary))
 
     def discard(self) -> None:
-        """Remove it; see `discard`."""
         discard(self.temporary, self.forget)
 
 

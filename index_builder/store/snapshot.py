@@ -110,7 +110,6 @@ class _AddedRows:
             self.row_of_text.setdefault(candidate.text, row)
 
     def representations(self, added: Rows) -> Representations:
-        """What is kept of added rows, (N,)."""
         return Representations(self.vectors[added], *self.rows_of_second_stage(added))
 
     def rows_of_second_stage(self, added: Rows) -> tuple[NDArray[Any] | None, NDArray[np.int64] | None]:
@@ -165,7 +164,6 @@ class Snapshot:
 
     @classmethod
     def of(cls, generation: Generation) -> "Snapshot":
-        """The generation as it was built."""
         embeddings = generation.embeddings
         buffer = _AddedRows(embeddings.dim, embeddings.dtype, generation.manifest.late)
         manifest = generation.manifest
@@ -258,7 +256,6 @@ class Snapshot:
 
     @property
     def slots(self) -> Slots:
-        """The slots of the part."""
         return self.generation.manifest.parts[0].slots
 
     def order(self, rows: Rows) -> Rows:
@@ -272,17 +269,14 @@ class Snapshot:
 
     @property
     def _built(self) -> int:
-        """The number of the generation's own rows."""
         return self.generation.manifest.count
 
     @property
     def count(self) -> int:
-        """The number of candidates."""
         return self._built - len(self.removed) + len(self.added)
 
     @cached_property
     def all_rows(self) -> Rows:
-        """Every row, ascending; (N,)."""
         built = np.delete(np.arange(self._built), self.removed)
         return np.concatenate([built, self.numbered(self.added)])
 
@@ -370,7 +364,6 @@ class Snapshot:
         return added + self._built
 
     def candidates(self, rows: Rows) -> list[Candidate]:
-        """The candidates of these rows, in the order asked."""
         is_added, own, added = self.split(np.asarray(rows, np.int64))
         if not len(added):
             return self.generation.candidates.rows(own)

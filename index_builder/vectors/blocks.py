@@ -45,7 +45,6 @@ class BlockWriter:
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files:
             file.close()
 
@@ -111,7 +110,6 @@ class Block:
 
     @property
     def has_rows(self) -> bool:
-        """Whether the rows are on this machine."""
         return self._rows is not None
 
     @property
@@ -122,7 +120,6 @@ class Block:
         return self._rows
 
     def counts(self, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many rows candidates (N,) have, (N,)."""
         return self._runs(candidates)[1]
 
     def gather(self, candidates: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:

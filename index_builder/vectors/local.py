@@ -51,7 +51,6 @@ class EmbeddingsWriter:
         self._hashes.write(np.fromiter(map(hash_id, ids), np.uint64, len(ids)).data)
 
     def sync(self) -> None:
-        """Put the rows so far on the disk."""
         for block in self._blocks:
             block.sync()
 
@@ -62,7 +61,6 @@ class EmbeddingsWriter:
         IdIndex.write(self._directory / IDS_FILE, np.memmap(self._hashes, np.uint64, "r"))
 
     def close(self) -> None:
-        """Close the files."""
         for block in self._blocks:
             block.close()
         self._hashes.close()
@@ -121,7 +119,6 @@ class LocalEmbeddings:
 
     @property
     def has_matrix(self) -> bool:
-        """Whether the matrix is on this machine."""
         return self._vectors.has_rows
 
     @property
@@ -144,11 +141,9 @@ class LocalEmbeddings:
         return Representations(self.gather(rows), late, counts)
 
     def count(self) -> int:
-        """The number of embeddings."""
         return len(self.ids)
 
     def close(self) -> None:
-        """Drop the maps; arrays that were taken from them stay valid."""
         self._vectors.close()
         if self.late is not None:
             self.late.close()

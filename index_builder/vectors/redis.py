@@ -301,12 +301,10 @@ class RedisEmbeddings(StoredVectors):
         return count if isinstance(count, int) else 0
 
     def ping(self) -> None:
-        """Raise StoreUnavailable if Redis does not answer."""
         with translated():
             self._client.ping()
 
     def close(self) -> None:
-        """Close the connections."""
         disconnect(self._client)
 
 

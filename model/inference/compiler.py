@@ -83,7 +83,6 @@ class Kept:
             raise InvalidInput(f"what is kept with it makes no sense: {error!r}") from None
 
     def keep_model(self, runner: Runner, sizes: Sizes, pieces: Sequence[memoryview]) -> None:
-        """Keep a compiled part."""
         facts = {"sizes": list(sizes), "bytes": [len(piece) for piece in pieces]}
         self._disk.put(self._model_key(runner), facts, *pieces)
 

@@ -33,7 +33,6 @@ class NetworkPart(nn.Module, ABC):
         self.encoder = encoder
 
     def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
-        """Run it."""
         return self.ending(self.states(self.tensors(*fields)), fields[1])
 
     @abstractmethod
@@ -66,16 +65,13 @@ class ContextPart(NetworkPart):
     encoder: LateEncoder
 
     def backbone(self) -> Backbone:
-        """Return the transformer of contexts."""
         return self.encoder.context
 
     def states(self, batch: TensorBatch) -> Tensor:
-        """Run the transformer of contexts."""
         return self.encoder.context_tokens(batch)
 
     @property
     def width(self) -> int:
-        """The size of a token state."""
         return self.encoder.context_width
 
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
@@ -90,20 +86,16 @@ class CandidatePart(NetworkPart):
     encoder: LateEncoder
 
     def backbone(self) -> Backbone:
-        """Return the transformer of candidates."""
         return self.encoder.candidate
 
     def states(self, batch: TensorBatch) -> Tensor:
-        """Run the transformer of candidates."""
         return self.encoder.candidate_tokens(batch)
 
     @property
     def width(self) -> int:
-        """The size of a token state."""
         return self.encoder.candidate_width
 
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        """Turn token states into embeddings or rows."""
         return self.encoder.candidate_outputs(states, mask)
 
 
@@ -114,11 +106,9 @@ class PairPart(NetworkPart):
     encoder: CrossEncoder
 
     def backbone(self) -> Backbone:
-        """Return the transformer of joint sequences."""
         return self.encoder.encoder
 
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        """Turn token states into scores."""
         return (self.encoder.head_scores(states),)
 
 
@@ -129,11 +119,9 @@ class KnownPart(NetworkPart):
     encoder: UniEncoder
 
     def backbone(self) -> Backbone:
-        """Return the transformer, which reads both sides."""
         return self.encoder.encoder
 
     def states(self, batch: TensorBatch) -> Tensor:
-        """Read the contexts."""
         return self.encoder.known(batch)
 
     @property
@@ -157,7 +145,6 @@ class BesidePart(NetworkPart):
     encoder: UniEncoder
 
     def backbone(self) -> Backbone:
-        """Return the transformer, which reads both sides."""
         return self.encoder.encoder
 
     def laid_out(self, sequences: Sequence[list[int]], starts: Sequence[int] | None = None) -> Batch:
@@ -176,7 +163,6 @@ class BesidePart(NetworkPart):
         return self.encoder.candidate_states(batch)
 
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        """Turn token states into scores."""
         return (self.encoder.head_scores(states, mask),)
 
 

@@ -104,32 +104,25 @@ class VectorStates:
         self.dim = config.vector_dim(dim)
 
     def context_batch(self, contexts: Sequence[list[int]], pad_id: int) -> TokenBatch:
-        """Pad them."""
         return pad(contexts, pad_id)
 
     def candidate_batch(self, candidates: Sequence[list[int]], pad_id: int) -> TokenBatch:
-        """Pad them."""
         return pad(candidates, pad_id)
 
     def contexts(self, outputs: Outputs, batch: TokenBatch) -> list[ContextEncoding]:
-        """Return the context vectors that exist."""
         return [ContextEncoding(vectors[present]) for vectors, present in zip(*outputs, strict=True)]
 
     def candidates(self, outputs: Outputs, batch: TokenBatch) -> Representations:
-        """Return the vectors."""
         (vectors,) = outputs
         return Representations(vectors)
 
     def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
-        """Score candidates by candidate attention."""
         return scores_of(candidates.first, context.codes)
 
     def class_logits(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
-        """A model that ranks has none."""
         raise AssertionError("it is no classifier")
 
     def late_cost(self, context_tokens: int, rows: int) -> float:
-        """There is no second stage."""
         return 0.0
 
 

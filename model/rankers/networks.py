@@ -83,7 +83,6 @@ class LateRanker(LateForwards, TextRanker):
         return self._assembler.context(conversation)
 
     def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
-        """Do what `tokenize_context` does, in steps."""
         return self._assembler.context_steps(conversation)
 
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
@@ -162,7 +161,6 @@ class CrossRanker(PairForwards, TextRanker):
         return self._assembler.pairs(conversation, texts)
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
-        """Do what `tokenize_pairs` does, in steps."""
         return self._assembler.pair_steps(conversation, texts)
 
     def score_texts(

@@ -347,7 +347,6 @@ class Report:
     first: dict[str, int] = field(default_factory=dict)
 
     def drop(self, reason: str, line: int) -> None:
-        """Count a bad line or a repeated example."""
         self.dropped[reason] += 1
         self.first.setdefault(reason, line)
 

@@ -206,7 +206,6 @@ class TrainConfig:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as they are stored."""
         return asdict(self)
 
     def differences(self, stored: Mapping[str, Any]) -> list[str]:
