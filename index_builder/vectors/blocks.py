@@ -84,7 +84,7 @@ class BlockReader:
         return counts if (counts >= 0).all() else None
 
 
-class Block:
+class RowBlock:
     """A memory-mapped block of `candidates`; several threads may read it. The rows themselves may be missing.
 
     Attributes:

@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.vectors.blocks import Block, BlockReader, BlockWriter
+from polyrank.index_builder.vectors.blocks import BlockReader, BlockWriter, RowBlock
 from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.index_builder.vectors.late import LATE_FILE
 from polyrank.model.representations import LateRows, Representations
@@ -76,7 +76,7 @@ def written(
     directory: Path, rows: NDArray[np.int64], count: int, dim: int, dtype: str, late: LateRows | None
 ) -> Representations:
     """Return what a writer has put on the disk for rows (N,), at least one, of the `count` that are there so far."""
-    found = [Block(path, of, dtype, count) for path, of in _blocks(directory / MATRIX_FILE, dim, late)]
+    found = [RowBlock(path, of, dtype, count) for path, of in _blocks(directory / MATRIX_FILE, dim, late)]
     return Representations.of_blocks([block.gather(rows) for block in found])
 
 
@@ -114,7 +114,7 @@ class LocalEmbeddings:
         self.dim, self.dtype = dim, DTYPES[dtype]
         self.ids = IdIndex(directory / IDS_FILE)
         blocks = _blocks(directory / MATRIX_FILE, dim, late)
-        self._vectors, *others = (Block(path, of, dtype, len(self.ids), generation) for path, of in blocks)
+        self._vectors, *others = (RowBlock(path, of, dtype, len(self.ids), generation) for path, of in blocks)
         self.late = others[0] if others else None
 
     @property

@@ -19,7 +19,7 @@ from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
-from polyrank.index_builder.vectors.blocks import Block
+from polyrank.index_builder.vectors.blocks import RowBlock
 from polyrank.index_builder.vectors.encoder import Encode, rounded, rounded_all
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.redis import (
@@ -255,7 +255,7 @@ class RedisVectors:
         return matrix
 
 
-def _late_of(generation: Generation) -> Block:
+def _late_of(generation: Generation) -> RowBlock:
     late = generation.embeddings.late
     assert late is not None, "the generation has a second stage"
     return late
