@@ -159,7 +159,12 @@ def _fill(
     texts, planned = TextIndex(assembly.directory, table), deque[_Plan]()
 
     def asked() -> Iterator[ChunkTexts]:
-        for chunk in _chunks(table, assembly.chunks):
+        start = 0
+        for place, (ids, own) in enumerate(table.batches()):
+            chunk = ChunkTexts(start, ids, own, range(start, start + len(ids)))
+            start += len(ids)
+            if place < assembly.chunks:
+                continue
             plan = _plan(chunk, texts, find, assembly.stored)
             if plan.new or planned:  # behind a chunk that is not written yet, one text is asked for in vain
                 planned.append(plan)
@@ -185,14 +190,6 @@ def _fill(
         write(encoded, planned.popleft())
     if assembly.rows != total:
         raise BuildError(f"vectors of {assembly.rows} candidates were made, not of all {total}")
-
-
-def _chunks(table: CandidateTable, skipped: int) -> Iterator[ChunkTexts]:
-    start = 0
-    for place, (ids, texts) in enumerate(table.batches()):
-        if place >= skipped:
-            yield ChunkTexts(start, ids, texts, range(start, start + len(ids)))
-        start += len(ids)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyrank.index_builder.building.encoding import VectorSource
-from polyrank.index_builder.building.stages import EncodedContext, StageClock, counted_anew
+from polyrank.index_builder.building.stages import EncodedContext, StageClock
 from polyrank.index_builder.generation.generation import Generation, StoredTexts
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import Slots
@@ -94,7 +94,8 @@ class BuildResult:
         model = self.manifest.model
         if strange := why_foreign(model.name, model.languages, self.manifest.languages):
             notes.append(strange)
-        return notes if self.counted is None else [*notes, counted_anew(self.counted)]
+        anew = f"words were counted anew, in {self.counted} candidates: what they add to scores may have changed"
+        return notes if self.counted is None else [*notes, anew]
 
     @property
     def said_of_taken(self) -> list[str]:

@@ -398,29 +398,22 @@ class Snapshot:
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
         """The vectors of rows from the matrix and the updates, (N, D); MatrixMissing where there is no matrix."""
-        return self.merged(rows, self.generation.embeddings.gather(self.split(rows)[1]))
+        return self.merged(rows, Representations(self.generation.embeddings.gather(self.split(rows)[1]))).first
 
     def representations(self, rows: Rows) -> Representations:
         """The vectors of rows with what is kept for the second stage; errors as `vectors`, but not for added rows."""
         _, own, added = self.split(rows)
         if not len(own):
             return self._buffer.representations(added)
-        return self.merged_all(rows, self.generation.embeddings.representations(own))
+        return self.merged(rows, self.generation.embeddings.representations(own))
 
-    def merged_all(self, rows: Rows, own: Representations) -> Representations:
-        """What is stored of these rows, given that of the generation's own among them."""
+    def merged(self, rows: Rows, own: Representations) -> Representations:
+        """What is stored of these rows, or their vectors alone, given that of the generation's own among them."""
         is_added, _, added = self.split(rows)
         if not len(added):
             return own
-        return Representations.interleaved([own, self._buffer.representations(added)], is_added)
-
-    def merged(self, rows: Rows, own_vectors: NDArray[Any]) -> NDArray[Any]:
-        """The vectors of these rows, (N, D), given those of the generation's own among them."""
-        is_added, _, added = self.split(rows)
-        if not len(added):
-            return own_vectors
-        new = Representations(self.vectors_added[added])
-        return Representations.interleaved([Representations(own_vectors), new], is_added).first
+        new = Representations(self.vectors_added[added]) if own.late is None else self._buffer.representations(added)
+        return Representations.interleaved([own, new], is_added)
 
 
 def _shares(updates: Sequence[Update], slots: Slots, end: int) -> list[tuple[Update, Rows]]:

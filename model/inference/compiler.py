@@ -9,7 +9,7 @@ import hashlib
 import importlib.metadata
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -116,13 +116,11 @@ def versions() -> dict[str, str]:
 def code(*places: str) -> str:
     """Digest modules of polyrank.model, and the code in its folders; "." is all of it."""
     digest = hashlib.sha256()
-    for path in sorted(path for place in places for path in _modules(_MODEL / place)):
+    found = [_MODEL / place for place in places]
+    modules = (path for place in found for path in (place.rglob("*.py") if place.is_dir() else [place]))
+    for path in sorted(modules):
         digest.update(f"{path.relative_to(_MODEL)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _modules(place: Path) -> Iterable[Path]:
-    return place.rglob("*.py") if place.is_dir() else [place]
 
 
 def code_outside() -> str:

@@ -28,16 +28,17 @@ class NetworkPart(nn.Module, ABC):
     reads: ClassVar[PartName]
     tensors: ClassVar[type[Any]] = TensorBatch
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: Any) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
         return self.ending(self.states(self.tensors(*fields)), fields[1])
 
-    @abstractmethod
     def backbone(self) -> Backbone:
         """Return its transformer."""
+        backbone: Backbone = self.encoder.encoder
+        return backbone
 
     def laid_out(self, sequences: Sequence[list[int]], starts: Sequence[int] | None = None) -> Batch:
         """Lay out sequences as it reads them; `starts`: where segment 1 of each begins."""
@@ -105,9 +106,6 @@ class PairPart(NetworkPart):
     reads = "pairs"
     encoder: CrossEncoder
 
-    def backbone(self) -> Backbone:
-        return self.encoder.encoder
-
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         return (self.encoder.head_scores(states),)
 
@@ -117,9 +115,6 @@ class KnownPart(NetworkPart):
 
     reads = "known"
     encoder: UniEncoder
-
-    def backbone(self) -> Backbone:
-        return self.encoder.encoder
 
     def states(self, batch: TensorBatch) -> Tensor:
         return self.encoder.known(batch)
@@ -143,9 +138,6 @@ class BesidePart(NetworkPart):
     reads = "beside"
     tensors = BesideTensors
     encoder: UniEncoder
-
-    def backbone(self) -> Backbone:
-        return self.encoder.encoder
 
     def laid_out(self, sequences: Sequence[list[int]], starts: Sequence[int] | None = None) -> Batch:
         """Cut sequences in two, by default in halves, and read the first part of each as a context; equal ones once."""

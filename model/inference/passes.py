@@ -129,11 +129,8 @@ class VectorStates:
 class LateForwards(Passes["LateEncoder"]):
     """Encodes both sides with an encoder that keeps them apart, and scores what it keeps of candidates.
 
-    `represent_...` gives all that the encoder makes, `encode_...` the vectors of the first stage alone.
-
-    Attributes:
-        dim: D1, the size of a candidate's first-stage vector.
-        late_rows: what is kept of each candidate for the second stage; None: there is none.
+    `represent_...` gives all that the encoder makes, `encode_...` the vectors of the first stage alone. `dim` and
+    `late_rows` are those of its `States`.
     """
 
     def __init__(self, network: "Network[LateEncoder]", compiler: Compiler, layers: int = 1) -> None:
