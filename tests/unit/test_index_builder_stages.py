@@ -104,11 +104,8 @@ def test_hnsw_that_was_asked_for_does_not_stay_with_auto(built: Built) -> None:
 def test_a_small_pool_is_scanned_unmeasured(built: Built, tmp_path: Path) -> None:
     result, clock = built(count=39)
     assert (result.worst.index.kind, result.worst.index.times, result.worst.index.why, clock.asked) == (
-        "exact",
-        None,
-        None,
-        [],
-    )
+        "exact", None, None, [],
+    )  # fmt: skip
     assert "choose" not in GenerationStore(tmp_path).manifest(result.generation).build.seconds
 
 

@@ -422,9 +422,7 @@ def test_replies_of_others_leave_the_rows_as_they_are(corpora: list[Corpus]) -> 
     assert rows == [name for batch in drawn(draw_rows(corpora[:1], 6, seed=0), 10) for name in batch]
 
 
-def test_where_no_others_are_wanted_the_file_is_read_once(
-    corpora: list[Corpus], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_others_are_wanted_the_file_is_read_once(corpora: list[Corpus], monkeypatch) -> None:
     readings = []
     original = Corpus.examples
 

@@ -77,9 +77,7 @@ def test_what_the_model_was_trained_on_is_left_out(ranker: LateRanker, corpus: C
     assert weigh(scored_lists(ranker, [corpus], True)) == seen
 
 
-def test_a_large_file_is_not_held_in_memory_to_draw_from_it(
-    ranker: LateRanker, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_file_is_not_held_in_memory_to_draw_from_it(ranker: LateRanker, corpus: Corpus, monkeypatch) -> None:
     monkeypatch.setattr(weighing, "_OF_VECTORS", weighing._OF_VECTORS._replace(lists=20))
     alive: weakref.WeakSet[Tracked] = weakref.WeakSet()
     most = 0
@@ -115,9 +113,7 @@ def test_words_beside_a_cross_encoder_are_weighed_too(cross: CrossRanker, corpus
     assert weighed.figures["all features"].plain > 0.95 > 0.5 > weighed.figures["without words"].plain
 
 
-def test_a_cross_encoder_reads_fewer_and_shorter_lists(
-    cross: CrossRanker, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cross_encoder_reads_fewer_and_shorter_lists(cross: CrossRanker, corpus: Corpus, monkeypatch) -> None:
     read: list[int] = []
 
     def counted(pairs: Pairs) -> NDArray[np.float32]:
@@ -276,15 +272,11 @@ def test_lists_that_cannot_tell_are_no_lists() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"slope": 0.0},
-        {"slope": float("nan")},
-        {"prior": 1.0},
-        {"intercept": float("inf")},
-        {"alone_slope": 1.0},
-        {"version": 2},
+        {"slope": 0.0}, {"slope": float("nan")}, {"prior": 1.0},
+        {"intercept": float("inf")}, {"alone_slope": 1.0}, {"version": 2},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_line_that_is_none_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(CheckpointInvalid, match="calibration"):
         replace(CalibrationConfig(prior=0.1, slope=1.0, intercept=0.0), **wrong)  # type: ignore[arg-type]
