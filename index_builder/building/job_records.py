@@ -64,7 +64,6 @@ class JobRecord:
             this stage, and are None while they are unknown.
         notes: what is to be known about it: the pool's fields, the choice of the index.
         created, started, finished: ISO 8601, UTC.
-        pid: the process that runs the job.
     """
 
     id: str

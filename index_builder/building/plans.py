@@ -50,8 +50,6 @@ class BuildResult:
     Attributes:
         parts: those that were built; a compaction keeps others.
         rejected: rows left out; `rejected_log` lists them, or is None if there are none.
-        resumed: candidates whose vectors a killed build had finished.
-        encoded: texts that were encoded.
         taken: candidates whose vectors are those of the active generation.
         not_taken: why none are, where they could be.
         counted: the candidates whose words a compaction has counted anew; None: it was none, or words do not count.
@@ -125,7 +123,6 @@ class Filled:
     Attributes:
         statistics: by which words count; None: those of the parts.
         stored: what finds texts in the generation before, of the same model and dtype.
-        not_taken: see `BuildResult`.
         copy_of: the active generation of which this one is a copy; None: it is none.
     """
 

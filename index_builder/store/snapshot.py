@@ -218,14 +218,14 @@ class Snapshot:
         is_own, is_added = own >= 0, added >= 0
         if not (is_own.any() or is_added.any() or len(number) < len(own)):
             return update.vectors
-        parts = [update.vectors]
-        for found, made in (
-            (is_own, self.generation.embeddings.representations),
-            (is_added, self._buffer.representations),
-        ):
-            if found.any():
-                places[found] = sum(len(part.first) for part in parts) + np.arange(found.sum())
-                parts.append(made((own if found is is_own else added)[found]))
+        parts, count = [update.vectors], len(own)
+        if is_own.any():
+            parts.append(self.generation.embeddings.representations(own[is_own]))
+        if is_added.any():
+            parts.append(self._buffer.representations(added[is_added]))
+        for known in (is_own, is_added):
+            places[known] = count + np.arange(known.sum())
+            count += known.sum()
         return Representations.join(parts).take(places)
 
     def at(self, revision: int) -> "Snapshot":

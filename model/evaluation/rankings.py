@@ -51,7 +51,7 @@ def candidate_representations(
 
     on_done(0)
     made = ranker.represent_candidates([tokens[position] for position in distinct], on_done)
-    require_finite(ranker.name, [made.first] if made.late is None else [made.first, made.late])
+    require_finite(ranker.name, (rows for rows, _ in made.blocks()))
     return made.take(places), cut
 
 

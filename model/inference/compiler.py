@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MODEL = Path(__file__).parents[1]
 # What the numbers of a part come from, beside its weights.
-_CODE = ("architectures", "checkpoint", "inference", "openvino_core.py")
+_CODE = ("architectures", "checkpoint", "inference", "openvino_core.py", "text/chat.txt")
 _LIBRARIES = ("openvino", "torch", "transformers")
 
 

@@ -132,7 +132,6 @@ class LexicalRanker(TextRanker):
     the score is the lexical score to the bit, whatever the late weight.
 
     Attributes:
-        retrieves: True: it can search a whole pool.
         max_input_tokens: how much of a context is read, in tokens of four letters; candidates are read whole.
         backend, precision: "none" and "float32": there are no forward passes.
     """

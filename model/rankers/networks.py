@@ -50,7 +50,6 @@ class LateRanker(LateForwards, TextRanker):
     """Ranks by vectors of candidates that can be computed ahead.
 
     Attributes:
-        retrieves: True: it has candidate embeddings, by which it can search a whole pool.
         max_input_tokens: limit for a candidate; longer ones are cut.
     """
 
@@ -129,7 +128,6 @@ class CrossRanker(PairForwards, TextRanker):
     """Ranks by reading context and candidate together: the most accurate and the slowest.
 
     Attributes:
-        retrieves: False: it scores pairs and has no candidate embeddings.
         max_input_tokens: limit for a context and a candidate together; longer ones are cut.
     """
 

@@ -31,8 +31,8 @@ from polyrank.index_builder.vectors.redis import (
     beginning_of,
     rows_beginning_of,
 )
-from polyrank.model.inference.trials import CONVERSATIONS
 from polyrank.model.representations import Representations
+from polyrank.model.text.chat import CONVERSATIONS
 from polyrank.service.caching.redis_server import Budget, RedisServer
 from polyrank.service.caching.vector_cache import (
     CountCache,
