@@ -58,6 +58,17 @@ class Representations(NamedTuple):
     late: NDArray[Any] | None = None
     counts: NDArray[np.int64] | None = None
 
+    def blocks(self) -> list[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Return its one or two blocks of rows (R, D), each with how many rows a candidate has in it, (N,)."""
+        vectors = self.first, np.ones(len(self.first), np.int64)
+        return [vectors] if self.late is None or self.counts is None else [vectors, (self.late, self.counts)]
+
+    @staticmethod
+    def of_blocks(blocks: "Sequence[tuple[NDArray[Any], NDArray[np.int64]]]") -> "Representations":
+        """Make one of its `blocks`."""
+        (first, _), *late = blocks
+        return Representations(first, *late[0]) if late else Representations(first)
+
     def take(self, positions: Sequence[int] | NDArray[np.int64]) -> "Representations":
         """Return those of these positions, in their order."""
         wanted = np.asarray(positions, np.int64)

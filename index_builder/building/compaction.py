@@ -156,7 +156,6 @@ class _Source:
         return _Taken(self.snapshots[part].slots, opened.manifest, none, none, none, opened)
 
     def taken(self, slots: Slots) -> _Taken:
-        """The rows within some slots."""
         found = [each.rows_within(slots) for each in self.snapshots]
         order = np.concatenate([each.order(rows) for each, rows in zip(self.snapshots, found, strict=True)])
         by_order = np.argsort(order)
@@ -232,7 +231,6 @@ class ModelFiles:
         self._directory = generation.model_directory
 
     def save(self, directory: Path) -> None:
-        """Copy the checkpoint."""
         shutil.copytree(self._directory, directory)
 
 

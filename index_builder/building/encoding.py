@@ -121,7 +121,6 @@ class Encodings:
             self._journal.append(*chunks)
 
     def close(self) -> None:
-        """Remove what is left of the killed build."""
         if self._leftover is not None:
             self._leftover.discard()
 
@@ -144,7 +143,7 @@ def encode(
     directory = work.directory / part
     table = CandidateTable(directory / CANDIDATES_FILE)
     TextIndex.write(directory, table)
-    with closing(EmbeddingsWriter(directory, dtype, model.late_rows)) as matrix:
+    with closing(EmbeddingsWriter(directory, model.dim, dtype, model.late_rows)) as matrix:
         assembly = _Assembly(work, part, model, dtype, matrix)
         assembly.take_over(table, progress)
         if assembly.rows < len(table):
@@ -160,7 +159,12 @@ def _fill(
     texts, planned = TextIndex(assembly.directory, table), deque[_Plan]()
 
     def asked() -> Iterator[ChunkTexts]:
-        for chunk in _chunks(table, assembly.chunks):
+        start = 0
+        for place, (ids, own) in enumerate(table.batches()):
+            chunk = ChunkTexts(start, ids, own, range(start, start + len(ids)))
+            start += len(ids)
+            if place < assembly.chunks:
+                continue
             plan = _plan(chunk, texts, find, assembly.stored)
             if plan.new or planned:  # behind a chunk that is not written yet, one text is asked for in vain
                 planned.append(plan)
@@ -186,14 +190,6 @@ def _fill(
         write(encoded, planned.popleft())
     if assembly.rows != total:
         raise BuildError(f"vectors of {assembly.rows} candidates were made, not of all {total}")
-
-
-def _chunks(table: CandidateTable, skipped: int) -> Iterator[ChunkTexts]:
-    start = 0
-    for place, (ids, texts) in enumerate(table.batches()):
-        if place >= skipped:
-            yield ChunkTexts(start, ids, texts, range(start, start + len(ids)))
-        start += len(ids)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,7 +258,6 @@ class _Assembly:
         return written(self.directory, rows, self.rows, dim, self._dtype, late)
 
     def stored(self, texts: Sequence[str]) -> KnownTexts:
-        """What an earlier generation has of texts."""
         if self._work.stored is not None:
             return self._work.stored(texts)
         return KnownTexts(np.empty(0, np.int64), Representations.none(self._model.dim, self._model.late_rows))

@@ -64,7 +64,6 @@ class JobRecord:
             this stage, and are None while they are unknown.
         notes: what is to be known about it: the pool's fields, the choice of the index.
         created, started, finished: ISO 8601, UTC.
-        pid: the process that runs the job.
     """
 
     id: str
@@ -85,11 +84,9 @@ class JobRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the job has succeeded, failed or been cancelled."""
         return self.state not in (QUEUED, RUNNING)
 
     def evolve(self, **changes: Any) -> "JobRecord":
-        """A copy with changes."""
         return replace(self, **changes)
 
     def finish(self, state: str, *, error: str | None = None, generation: str | None = None) -> "JobRecord":
@@ -179,7 +176,6 @@ class JobStore:
         return found
 
     def active(self) -> JobRecord | None:
-        """The job that is queued or running, if any."""
         return next((record for record in self.records() if not record.is_finished), None)
 
     @contextmanager
@@ -206,7 +202,6 @@ class JobStore:
         return self.get(job_id)
 
     def is_withdrawn(self, job_id: str) -> bool:
-        """Whether the process that runs a job has been asked to stop."""
         return self._path(job_id, ".cancel").exists()
 
     def _judged(self, record: JobRecord) -> JobRecord:

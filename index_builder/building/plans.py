@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyrank.index_builder.building.encoding import VectorSource
-from polyrank.index_builder.building.stages import EncodedContext, StageClock, counted_anew
+from polyrank.index_builder.building.stages import EncodedContext, StageClock
 from polyrank.index_builder.generation.generation import Generation, StoredTexts
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import Slots
@@ -50,8 +50,6 @@ class BuildResult:
     Attributes:
         parts: those that were built; a compaction keeps others.
         rejected: rows left out; `rejected_log` lists them, or is None if there are none.
-        resumed: candidates whose vectors a killed build had finished.
-        encoded: texts that were encoded.
         taken: candidates whose vectors are those of the active generation.
         not_taken: why none are, where they could be.
         counted: the candidates whose words a compaction has counted anew; None: it was none, or words do not count.
@@ -71,12 +69,10 @@ class BuildResult:
 
     @property
     def generation(self) -> str:
-        """The id of the generation."""
         return self.manifest.id
 
     @property
     def count(self) -> int:
-        """Its candidates."""
         return self.manifest.count
 
     @property
@@ -96,7 +92,8 @@ class BuildResult:
         model = self.manifest.model
         if strange := why_foreign(model.name, model.languages, self.manifest.languages):
             notes.append(strange)
-        return notes if self.counted is None else [*notes, counted_anew(self.counted)]
+        anew = f"words were counted anew, in {self.counted} candidates: what they add to scores may have changed"
+        return notes if self.counted is None else [*notes, anew]
 
     @property
     def said_of_taken(self) -> list[str]:
@@ -126,7 +123,6 @@ class Filled:
     Attributes:
         statistics: by which words count; None: those of the parts.
         stored: what finds texts in the generation before, of the same model and dtype.
-        not_taken: see `BuildResult`.
         copy_of: the active generation of which this one is a copy; None: it is none.
     """
 

@@ -63,7 +63,6 @@ class Converted:
 
     Attributes:
         examples: how many there are, by the file that they are in.
-        candidates: how many rows the pool has.
         left_out: how many rows or replies are left out, by reason.
         unread: in how many records a field lies that no path reads, by its place.
         first: where the first row of each reason, and of each place, is.

@@ -46,7 +46,6 @@ class Map:
     """A map, as its file says it; see `docs/how-to/your-files.md`.
 
     Attributes:
-        called: its name.
         told_by: paths that are there in a record of this kind.
         each: where records lie in a document, one place or several of which one holds them.
         files: of a folder, those that are read.
@@ -54,10 +53,7 @@ class Map:
         collection: whether it is a folder of documents, queries and judgements.
         joined: whether records of one conversation are parts of it, though they hold lists of messages.
         texts: what the texts are, one of `FORMS`.
-        answering: who answers, as `who` says it.
         keep: what becomes metadata: names and their paths, or the path of an object.
-        paths: all others.
-        content: what its file says.
     """
 
     called: str

@@ -68,7 +68,6 @@ class Generation:
 
     @property
     def id(self) -> str:
-        """The generation's id."""
         return self.manifest.id
 
     @classmethod

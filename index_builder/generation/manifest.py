@@ -82,7 +82,6 @@ class PartEntry:
 
     @property
     def slots(self) -> Slots:
-        """Its range of slots."""
         return Slots(self.first_slot, self.end_slot)
 
     @property
@@ -130,12 +129,10 @@ class Manifest:
 
     @property
     def min_recall(self) -> float:
-        """The recall that was asked for."""
         return float(self.recall["min_recall"] or 0.0)
 
     @property
     def format_version(self) -> int:
-        """The format of every generation."""
         return FORMAT_VERSION
 
     @property
@@ -162,7 +159,6 @@ class Manifest:
         )
 
     def to_json(self) -> bytes:
-        """The content of `manifest.json`."""
         return sealed({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)})
 
     @classmethod

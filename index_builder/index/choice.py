@@ -45,7 +45,6 @@ class SearchTimes:
 
     @property
     def ratio(self) -> float:
-        """The time of HNSW as a share of the scan's."""
         return self.hnsw_ms / self.exact_ms
 
     def grown(self, before: int, after: int) -> "SearchTimes":

@@ -200,7 +200,7 @@ def time_searches(matrix: NDArray[Any], contexts: Sequence[Codes]) -> SearchTime
             linked = _spread(matrix, rows)
             graph = CandidateIndex.build(choose_index("hnsw", len(linked), matrix.shape[1]), linked)
             by_scan, by_graph = _milliseconds(
-                [lambda codes: scan.top_k([Query(codes, _K)]), partial(_search, graph, linked)], contexts
+                [lambda codes: scan.top_k([Query(codes, _K)]), partial(search, graph, linked, k=_K)], contexts
             )
             times = SearchTimes(
                 round(grown_scan(by_scan, len(scanned), len(matrix)), 3),
@@ -209,10 +209,6 @@ def time_searches(matrix: NDArray[Any], contexts: Sequence[Codes]) -> SearchTime
             if times.ratio > STAYS:
                 break
     return times
-
-
-def _search(graph: CandidateIndex, matrix: NDArray[Any], codes: Codes) -> None:
-    search(graph, matrix, codes, _K)
 
 
 def _spread(matrix: NDArray[Any], count: int) -> NDArray[Any]:

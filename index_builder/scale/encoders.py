@@ -81,7 +81,6 @@ class Encoder:
         self._name, self._runner, self._dtype = model, runner, dtype
 
     def begin(self) -> Readiness:
-        """Load the model."""
         with _named():
             require_token()
             return Readiness(Maker.of(self._model), socket.gethostname(), processor.identity())
@@ -173,7 +172,6 @@ class Encoders:
         self.retries = 0
 
     def __call__(self, chunks: Iterator[ChunkTexts], on_done: Callable[[int], None]) -> Iterator[EncodedChunk]:
-        """See `VectorSource`."""
         jobs: deque[_Job] = deque()
         self._start()
         try:

@@ -89,12 +89,6 @@ def journal_of(temporary: Path) -> Path:
     return temporary.with_name(JOURNAL_PREFIX + temporary.name.removeprefix(TEMPORARY_PREFIX))
 
 
-def journals(generations: Path) -> dict[Path, Path]:
-    """All journals by their temporary directories, which may be gone."""
-    found = entries(generations).journals
-    return {path.with_name(TEMPORARY_PREFIX + path.name.removeprefix(JOURNAL_PREFIX)): path for path in found}
-
-
 def read_journal(path: Path) -> tuple[int, list[Chunk]]:
     """Read the number of builds so far, and the chunks up to the first line that is damaged or cut short."""
     attempts, chunks = 0, []
@@ -153,11 +147,9 @@ class Leftover:
         return self.temporary / part / MATRIX_FILE
 
     def journal(self) -> tuple[int, list[Chunk]]:
-        """Read its journal; see `read_journal`."""
         return read_journal(journal_of(self.temporary))
 
     def discard(self) -> None:
-        """Remove it; see `discard`."""
         discard(self.temporary, self.forget)
 
 
@@ -210,6 +202,6 @@ def discard_all(generations: Path, forget: Forget, spare: Leftover | None) -> No
     for temporary in entries(generations).temporary:
         if temporary != kept:
             discard(temporary, forget)
-    for temporary, journal in journals(generations).items():
-        if temporary != kept:
+    for journal in entries(generations).journals:
+        if kept is None or journal != journal_of(kept):
             journal.unlink()

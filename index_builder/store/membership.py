@@ -57,6 +57,5 @@ class Membership:
         ]
 
     def counts(self) -> Counts:
-        """How many candidates there are."""
         count = self._built + len(self._added) - len(self._removed)
         return Counts(count, len(self._added), len(self._removed))

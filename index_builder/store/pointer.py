@@ -45,7 +45,6 @@ class Trial:
     renewed: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a value is none of its field."""
         if not (isinstance(self.generation, str) and is_time_id(self.generation)):
             raise ValueError("generation: not the id of a generation")
         if not (_is_number(self.share) and 0 <= self.share <= 1):
@@ -113,7 +112,6 @@ class Pointer:
         return _read(Trial, self._trial)
 
     def set_trial(self, trial: Trial | None) -> None:
-        """Put a generation on trial; None: end the trial."""
         if trial is None:
             self._trial.unlink(missing_ok=True)
         else:

@@ -42,7 +42,6 @@ class Seen(NamedTuple):
     alike: frozenset[str]
 
     def joined(self, other: "Seen") -> "Seen":
-        """Return what both parts of a pool have."""
         return Seen(self.holds or other.holds, self.kinds | other.kinds, self.alike | other.alike)
 
 

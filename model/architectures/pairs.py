@@ -39,7 +39,6 @@ class PairEncoder(nn.Module, ABC):
 
     @classmethod
     def build(cls, config: ModelConfig, backbone: Callable[[], Backbone]) -> Self:
-        """Build it from new transformers; weights are still random."""
         return cls(config, backbone(), PolyEncoder.build(config, backbone) if config.residual else None)
 
     @property

@@ -71,7 +71,6 @@ class Collection:
         return {name: place for place, name in enumerate(self.document_ids)}
 
     def judged_gains(self, query: int) -> NDArray[np.float64]:
-        """Return the gains of all documents judged for a query."""
         return _gains(list(self.judgements[query].values()))
 
     def best_document(self, query: int) -> str:

@@ -53,7 +53,6 @@ class MiningRules:
     """Which texts of the pool become negatives; the module's docstring gives the reasons.
 
     Attributes:
-        depth: how many of the best texts to look at, for each context.
         skip: how many of the best texts to leave out, after the positives.
         margin: share of the gold reply's lead that a negative must stay behind by (`score_bound`); None: no bound.
         check_margin: how far below the gold reply the cross-encoder must score a negative, in its own units.
@@ -240,5 +239,5 @@ def score_bound(gold: float, random: float, margin: float) -> float:
 
 def _encoded(ranker: Retriever, texts: Sequence[str]) -> Representations:
     made = ranker.represent_candidates(ranker.tokenize_candidates(texts)[0])
-    require_finite(ranker.name, [made.first] if made.late is None else [made.first, made.late])
+    require_finite(ranker.name, (rows for rows, _ in made.blocks()))
     return made

@@ -32,14 +32,6 @@ _CONTEXTS_AT_ONCE = 256
 ReportProgress = Callable[[str, int, int], None]  # called with (stage, done, total)
 
 
-def candidate_embeddings(
-    ranker: Retriever, texts: Sequence[str], report: ReportProgress
-) -> tuple[NDArray[np.float32], int]:
-    """Encode texts for the first stage, (texts, D1), as `candidate_representations`."""
-    made, cut = candidate_representations(ranker, texts, report)
-    return made.first, cut
-
-
 def candidate_representations(
     ranker: Retriever, texts: Sequence[str], report: ReportProgress
 ) -> tuple[Representations, int]:
@@ -59,15 +51,8 @@ def candidate_representations(
 
     on_done(0)
     made = ranker.represent_candidates([tokens[position] for position in distinct], on_done)
-    require_finite(ranker.name, [made.first] if made.late is None else [made.first, made.late])
+    require_finite(ranker.name, (rows for rows, _ in made.blocks()))
     return made.take(places), cut
-
-
-def context_codes(
-    ranker: Retriever, conversations: Sequence[Conversation], report: ReportProgress
-) -> Iterator[NDArray[np.float32]]:
-    """Encode contexts for the first stage; yields the vectors (M, D1) of each, as `context_encodings`."""
-    return (each.codes for each in context_encodings(ranker, conversations, report))
 
 
 def context_encodings(

@@ -128,7 +128,7 @@ class LexicalScore:
 
     def scores(self, late: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Put the network's scores (N,) and the lexical parts (N,) together, (N,)."""
-        return (self.late_weight * late.astype(np.float64) + values).astype(np.float32)
+        return Additions(self.late_weight, values).to(late)
 
     def additions(self, conversation: Conversation, table: WordTable) -> Additions:
         """Return what a search over the table's rows adds to the scores of their vectors."""

@@ -44,7 +44,6 @@ class WordTable:
 
     @classmethod
     def of(cls, texts: Sequence[str], statistics: Statistics) -> "WordTable":
-        """Build the table of texts, one a row."""
         counts = _telling(count_words(texts), statistics)
         numbers = [[feature(count) for count in counts.lengths.tolist()] for feature in ROW_FEATURES.values()]
         hashes = keys_of(map(normalised, texts))
@@ -84,7 +83,6 @@ class WordTable:
         return np.bincount(rows, terms, len(self)).astype(np.float64)
 
     def column(self, name: str) -> NDArray[np.float32]:
-        """Return a row feature of each row, (N,)."""
         found: NDArray[np.float32] = self.columns[list(ROW_FEATURES).index(name)]
         return found
 

@@ -228,7 +228,6 @@ class Statistics:
         return total
 
     def plus(self, other: "Statistics") -> "Statistics":
-        """Return the statistics of two pools together."""
         keys, place = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
         frequencies = np.zeros(len(keys), np.int64)
         np.add.at(frequencies, place, np.concatenate([self.frequencies, other.frequencies]))

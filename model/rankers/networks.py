@@ -50,7 +50,6 @@ class LateRanker(LateForwards, TextRanker):
     """Ranks by vectors of candidates that can be computed ahead.
 
     Attributes:
-        retrieves: True: it has candidate embeddings, by which it can search a whole pool.
         max_input_tokens: limit for a candidate; longer ones are cut.
     """
 
@@ -83,7 +82,6 @@ class LateRanker(LateForwards, TextRanker):
         return self._assembler.context(conversation)
 
     def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
-        """Do what `tokenize_context` does, in steps."""
         return self._assembler.context_steps(conversation)
 
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
@@ -130,7 +128,6 @@ class CrossRanker(PairForwards, TextRanker):
     """Ranks by reading context and candidate together: the most accurate and the slowest.
 
     Attributes:
-        retrieves: False: it scores pairs and has no candidate embeddings.
         max_input_tokens: limit for a context and a candidate together; longer ones are cut.
     """
 
@@ -162,7 +159,6 @@ class CrossRanker(PairForwards, TextRanker):
         return self._assembler.pairs(conversation, texts)
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
-        """Do what `tokenize_pairs` does, in steps."""
         return self._assembler.pair_steps(conversation, texts)
 
     def score_texts(

@@ -170,7 +170,6 @@ class ConversationFinder:
         self._key_of: dict[str, int] = {}
 
     def add(self, example: Dialogue) -> None:
-        """Read the next example."""
         if example.dialogue:
             said, beginnings, relation = [], [hash64(example.dialogue.encode())], _APART
         else:

@@ -330,7 +330,6 @@ class Report:
 
     Attributes:
         assumed: of which dialogues the lines are, where the file does not say it.
-        categories: how many of all examples have each class, for a classifier.
         single_texts: in how many of all examples the class is that of a single text.
         dropped: how many bad lines and repeated examples there are, by reason.
         first: number of the first line with each reason.
@@ -347,7 +346,6 @@ class Report:
     first: dict[str, int] = field(default_factory=dict)
 
     def drop(self, reason: str, line: int) -> None:
-        """Count a bad line or a repeated example."""
         self.dropped[reason] += 1
         self.first.setdefault(reason, line)
 

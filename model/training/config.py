@@ -44,8 +44,6 @@ class TrainConfig:
     (polyrank.model.training.student).
 
     Attributes:
-        base: a base model, or a checkpoint to go on from.
-        task: to rank replies, or to tell the classes of pairs or of single texts.
         labels: the classes; `train` finds them in the files.
         class_from: what tells them, as in ModelConfig; it follows from the files, too.
     """
@@ -206,7 +204,6 @@ class TrainConfig:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as they are stored."""
         return asdict(self)
 
     def differences(self, stored: Mapping[str, Any]) -> list[str]:

@@ -338,12 +338,7 @@ def _drawn(negatives: Sequence[str], count: int, draw: random.Random) -> Sequenc
 
 
 class WordsInLoss:
-    """Evidence that counts while a network is trained; how rare a word is follows from the replies of all its files.
-
-    Attributes:
-        evidence: how words count.
-        late_weight: of the network's score beside it.
-    """
+    """Evidence that counts while a network is trained; how rare a word is follows from the replies of all its files."""
 
     def __init__(self, evidence: LexicalScore, corpora: Sequence[Corpus]) -> None:
         """Read the files once; at least one."""

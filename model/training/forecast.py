@@ -20,7 +20,6 @@ class Forecast:
         self._seen, self._step_seconds = 0, 0.0
 
     def step_took(self, seconds: float) -> None:
-        """Learn from a step."""
         self._seen += 1
         count = min(self._seen - _FIRST, _RECENT)
         if count > 0:

@@ -116,7 +116,6 @@ class Objective(ABC, Generic[E, C]):
         self._run = cached_backward if config.gradient_cache else plain_backward
 
     def take(self, examples: Iterator[Dialogue]) -> list[Dialogue]:
-        """Take the rows of one batch from a stream of examples."""
         return list(islice(examples, self._batch_size))
 
     @abstractmethod

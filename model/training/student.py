@@ -72,11 +72,9 @@ class Student:
     fixed: dict[str, Tensor] = field(default_factory=dict)
 
     def trainable(self) -> dict[str, Tensor]:
-        """Return the parameters that training changes."""
         return {name: parameter for name, parameter in self.encoder.named_parameters() if parameter.requires_grad}
 
     def save(self, directory: Path, training: Mapping[str, Any]) -> None:
-        """Write a checkpoint of the weights as they are now."""
         tensors = own_tensors(self.encoder)
         if self.config.weights == "adapter":
             tensors |= adapter_tensors(self.encoder) | self.fixed

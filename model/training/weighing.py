@@ -91,7 +91,6 @@ class Weighed(NamedTuple):
         return None
 
     def summary(self) -> dict[str, object]:
-        """Return what a checkpoint says of it."""
         return {"lists": self.lists, "recall_at_1": {name: own._asdict() for name, own in self.figures.items()}}
 
 
@@ -254,7 +253,6 @@ class Calibrated(NamedTuple):
     wrong: float
 
     def summary(self) -> dict[str, object]:
-        """Return what a checkpoint says of it."""
         return {"lists": self.lists, "right_above_half": self.right, "wrong_above_half": self.wrong}
 
 

@@ -11,7 +11,8 @@ from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt, MatrixMissing
 from polyrank.index_builder.generation.generation import Generation
-from polyrank.index_builder.vectors.late import LateReader, LateWriter, LocalLateRows, each_of, fits
+from polyrank.index_builder.vectors.blocks import BlockReader, BlockWriter, RowBlock
+from polyrank.index_builder.vectors.late import LATE_FILE, each_of, fits
 from polyrank.model.representations import LateRows, Representations, row_places
 
 RAGGED, FIXED = LateRows(2, None), LateRows(2, 3)
@@ -25,7 +26,7 @@ def rows(count: int) -> np.ndarray:
 def written(directory: Path, late: LateRows, counts: np.ndarray) -> np.ndarray:
     """Put the rows of as many candidates as there are counts, in two parts."""
     made, half = rows(int(counts.sum())), len(counts) // 2
-    with closing(LateWriter(directory, late, "float16")) as writer:
+    with closing(BlockWriter(directory / LATE_FILE, late, "float16")) as writer:
         writer.put_many(made[: counts[:half].sum()], counts[:half])
         writer.sync()
         writer.put_many(made[counts[:half].sum() :], counts[half:])
@@ -35,7 +36,7 @@ def written(directory: Path, late: LateRows, counts: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("late", "counts"), [(RAGGED, COUNTS), (FIXED, np.full(4, 3)), (RAGGED, np.zeros(4, int))])
 def test_rows_are_found_by_candidate_and_in_their_order(tmp_path: Path, late: LateRows, counts: np.ndarray) -> None:
     made = written(tmp_path, late, counts)
-    opened, asked = LocalLateRows(tmp_path, late, "float16", 4), np.array([3, 0, 3, 1, 2])
+    opened, asked = RowBlock(tmp_path / LATE_FILE, late, "float16", 4), np.array([3, 0, 3, 1, 2])
     gathered, numbers = opened.gather(asked)
     each = each_of(made, counts)
     assert numbers.tolist() == opened.counts(asked).tolist() == counts[asked].tolist()
@@ -69,13 +70,13 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, file: str, content: b
     written(tmp_path, RAGGED, COUNTS)
     (tmp_path / file).write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        LocalLateRows(tmp_path, RAGGED, "float16", 4)
+        RowBlock(tmp_path / LATE_FILE, RAGGED, "float16", 4)
 
 
 def test_a_replica_needs_the_counts_alone(tmp_path: Path) -> None:
     written(tmp_path, RAGGED, COUNTS)
     (tmp_path / "late.bin").unlink()
-    opened = LocalLateRows(tmp_path, RAGGED, "float16", 4)
+    opened = RowBlock(tmp_path / LATE_FILE, RAGGED, "float16", 4)
     assert not opened.has_rows
     assert opened.counts(np.arange(4)).tolist() == COUNTS.tolist()
     with pytest.raises(MatrixMissing):
@@ -86,7 +87,7 @@ def test_what_a_killed_build_left_is_read_as_far_as_it_goes(tmp_path: Path) -> N
     made = written(tmp_path, RAGGED, COUNTS)
 
     def first_and_second() -> tuple[object, object]:
-        with closing(LateReader(tmp_path, RAGGED, "float16")) as reader:
+        with closing(BlockReader(tmp_path / LATE_FILE, RAGGED, "float16")) as reader:
             return reader.read(2), reader.read(2)
 
     one, other = first_and_second()

@@ -87,7 +87,6 @@ class PlainScan:
         self.status = status
 
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
-        """Find the best rows of each query."""
         return [self.of(query) for query in queries]
 
     def of(self, query: Query) -> TopK:
