@@ -12,9 +12,7 @@ from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from tempfile import gettempdir
-from typing import Any, TypeVar, cast
-
-from starlette.requests import Request
+from typing import Any, TypeVar
 
 from polyrank.index_builder.building.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import disk_full_named
@@ -119,11 +117,6 @@ class Resources:
     def has_pool(self) -> bool:
         """Whether there is a pool; without one only reranker and classifier serve."""
         return self.live.absent is None
-
-
-def resources(request: Request) -> Resources:
-    """Return the resources of the pool that the request's path names, or of the one without a name."""
-    return cast(Resources, request.state.resources)
 
 
 @contextmanager

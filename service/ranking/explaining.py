@@ -112,10 +112,11 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
     scorer = None if request.cross is None else runtime.required_scorer()
     journey = await _with_explainers(runtime, [serving.ranker, scorer], journey)
     texts = await given.look_up(runtime, serving, ranking, journey)
-    late = costs.late_tokens(serving.ranker, ranking, serving.snapshot.count)
-    tokens = costs.ranking_tokens(ranking, scorer) + costs.text_tokens(texts.new_texts) + late
+    tokens = costs.ranking_tokens(ranking, serving.ranker, serving.snapshot.count, scorer) + costs.text_tokens(
+        texts.new_texts
+    )
     tokens += costs.explaining_tokens(request)
-    async with runtime.admitted(journey, tokens), runtime.turn_to_explain(journey):
+    async with runtime.admitted(journey, tokens), journey.holding(runtime.explains):
         gathered = await given.gather(runtime, serving, ranking, texts, journey)
         if lost := gathered.sent.stored.lost:
             raise serving.shards_missing(lost)
@@ -164,7 +165,7 @@ async def _explained(
     if words is not None:
         words = replace(words, evidence=words.evidence.sharing(ranked.turns_share))
     tell = partial(_terms, words, request, [place.text for place in places])
-    terms = await runtime.measured("score", tell, journey)
+    terms = await runtime.candidates.run(tell, journey, "score")
     candidates = [
         ExplainedCandidate(place, explanation, reply, own, None if read.occlusion is None else read.occlusion[:, at])
         for at, (place, explanation, reply, own) in enumerate(
@@ -201,7 +202,7 @@ async def _read(
             for at, (of_reply, own) in enumerate(zip(reply_sums, reply_ids, strict=True))
         ]
 
-    explanations = await runtime.measured("score", tell, journey)
+    explanations = await runtime.candidates.run(tell, journey, "score")
     tokens = explainer.context_tokens(placed)
     return _Read(
         tokens,
@@ -264,7 +265,7 @@ async def _with_pairs(
     rows = await forwards.explain(explainer.scores, occluded, lengths, journey, "rerank")
     found = np.array(rows).reshape(len(texts), 1 + len(parts), 2)
     weight = 1.0 if counted is None else counted.evidence.late_weight
-    terms = await runtime.measured("rerank", partial(_terms, counted, request, texts), journey)
+    terms = await runtime.candidates.run(partial(_terms, counted, request, texts), journey, "rerank")
     read = [
         ExplainedPair(
             float(score),

@@ -210,9 +210,9 @@ async def _read_words(
     words = serving.generation.words
     if words is None or not texts:
         return None
-    there = await runtime.measured("fetch", partial(stored.candidates, stored.every), journey)
+    there = await runtime.candidates.run(partial(stored.candidates, stored.every), journey, "fetch")
     steps = list_words(words, request.conversation, [*texts, *(each.text for each in there)])
-    return await runtime.in_steps(steps, "score", journey)
+    return await runtime.candidates.run_steps(steps, "score", journey)
 
 
 def _sent(
@@ -268,7 +268,8 @@ async def place(
         late = await second_stage(runtime, serving.ranker, context, len(sent.known), sent.take, journey)
     order = partial(_placed, request, context.encoding.codes, sent, late.scores, journey)
     ranked = await runtime.candidates.run(order, journey)
-    ranked = Pool(runtime, serving, journey).with_missing(ranked, sent.stored.lost)
+    if lost := sent.stored.lost:
+        ranked = Pool(runtime, serving, journey).with_missing(ranked, lost)
     if late.degraded:
         ranked = replace(ranked.without(*late.degraded), exact=False)
     return replace(ranked, truncation=gathered.truncation, tokens=gathered.tokens)

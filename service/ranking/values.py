@@ -1,14 +1,23 @@
-"""What goes into a ranking and what comes out of it, free of HTTP."""
+"""What goes into a ranking, what the parts of a pool find for it, and what comes out of it; free of HTTP."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.index.retrieval import CERTIFICATE_MARGIN
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.explanation import By
+from polyrank.model.representations import Additions
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.errors import InferenceFailed
 from polyrank.service.observe.labels import Degraded, Plan
+
+Rows = NDArray[np.int64]
 
 _WITHOUT_SECOND_STAGE: frozenset[Degraded] = frozenset({"late_skipped_deadline", "late_failed"})
 
@@ -77,6 +86,121 @@ class RankRequest:
             return len(self.candidates)
         most_of_each = 2 if self.collapse else 1 if self.grouping is None else self.grouping.limit
         return max(self.top_k * most_of_each, self.top_n or 0)
+
+
+# Of parts that were searched in different ways the answer names the one that is least sure to find all.
+_BY_CARE: tuple[Plan, ...] = ("scan", "matches", "selector", "index")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolQuery:
+    """What one request looks for in every part.
+
+    Attributes:
+        with_candidates: also give the candidates that are found.
+        most_exact: so many are found for a second stage that shall score every candidate; None: there is no such stage.
+    """
+
+    request: RankRequest
+    with_candidates: bool = False
+    most_exact: int | None = None
+
+    def deepened(self, request: RankRequest) -> RankRequest:
+        """Return the search, perhaps for fewer candidates, that finds what the second stage scores."""
+        if self.most_exact is None:
+            return request
+        return replace(request, top_k=max(self.most_exact if request.exact else request.retrieve_k, request.depth))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hits:
+    """The best candidates of a part for one query, or of several parts.
+
+    Attributes:
+        order: their places in the pool, best first, (n,); equal scores are in this order.
+        rows: in their parts, (n,).
+        scores: (n,).
+        lexical: the parts of the scores by words, (n,); None: they do not count.
+        looked_at: how many candidates were scored or searched to find them.
+        bound: no other candidate of these parts scores more than this; -inf: there is no other.
+        reduced: fewer candidates were retrieved than asked for, because time was short.
+        candidates: at these rows; None: they were not asked for.
+        cache_available: the cache answered for their vectors.
+        parts: the numbers of their parts, (n,); None: of a part alone.
+    """
+
+    order: Rows
+    rows: Rows
+    scores: NDArray[np.float32]
+    lexical: NDArray[np.float32] | None
+    looked_at: int
+    bound: float
+    plan: Plan
+    reduced: bool = False
+    candidates: Sequence[Candidate] | None = None
+    cache_available: bool = True
+    parts: Rows | None = None
+
+    @classmethod
+    def of(cls, found: Mapping[int, "Hits"], k: int) -> "Hits":
+        """Return the best `k` of what parts, at least one, have found, given by their numbers."""
+        every = list(found.values())
+        parts = np.repeat(np.fromiter(found, np.int64, len(found)), [len(each.rows) for each in every])
+        if len(every) == 1:  # in its order already, and not more than was asked for
+            return replace(every[0], parts=parts)
+        lexical = [each.lexical for each in every if each.lexical is not None]
+        candidates = [each.candidates for each in every if each.candidates is not None]
+        whole = Hits(
+            order=np.concatenate([each.order for each in every]),
+            rows=np.concatenate([each.rows for each in every]),
+            scores=np.concatenate([each.scores for each in every]),
+            lexical=np.concatenate(lexical) if len(lexical) == len(every) else None,
+            looked_at=sum(each.looked_at for each in every),
+            bound=max(each.bound for each in every),
+            plan=max((each.plan for each in every), key=_BY_CARE.index),
+            reduced=any(each.reduced for each in every),
+            candidates=list(chain.from_iterable(candidates)) if len(candidates) == len(every) else None,
+            cache_available=all(each.cache_available for each in every),
+            parts=parts,
+        )
+        return whole.take(np.lexsort((whole.order, -whole.scores))[:k])
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no other candidate could be in the answer."""
+        return self.bound == -np.inf and len(self.rows) == self.looked_at
+
+    def is_certain(self, k: int) -> bool:
+        """Whether the k-th score is above everything that was not scored.
+
+        No other candidate's inner product with any code is above the bound.
+
+        Source: docs/explanation/mathematics.md, "Answers from an index".
+        """
+        if self.bound == -np.inf:
+            return True
+        if len(self.scores) < k:
+            return False
+        last = float(self.scores[-1])
+        return last > self.bound + CERTIFICATE_MARGIN * max(1.0, abs(last))
+
+    def take(self, positions: Rows) -> "Hits":
+        """Return those at some positions, in their order."""
+        found = self.candidates
+        return replace(
+            self,
+            order=self.order[positions],
+            rows=self.rows[positions],
+            scores=self.scores[positions],
+            lexical=None if self.lexical is None else self.lexical[positions],
+            candidates=None if found is None else [found[at] for at in positions.tolist()],
+            parts=None if self.parts is None else self.parts[positions],
+        )
+
+    def placed_by(self, late: NDArray[np.float32], late_weight: float) -> "Hits":
+        """Return them in the order of their second stage's scores (n,), with words."""
+        scores = late if self.lexical is None else Additions(late_weight, self.lexical).to(late)
+        return replace(self, scores=scores).take(np.lexsort((self.order, -scores)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

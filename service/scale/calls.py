@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.representations import Representations
-from polyrank.service.ranking.parts import PoolQuery
+from polyrank.service.ranking.values import PoolQuery
 
 Rows = NDArray[np.int64]
 # Kinds of errors of `Reply` that say nothing of the part that was asked for, and pass.
