@@ -1,6 +1,7 @@
 """The `polyrank` command, called in the test's process or run as one of its own."""
 
 import argparse
+import io
 import json
 import os
 import re
@@ -20,6 +21,13 @@ COMMAND = [sys.executable, "-m", "polyrank.service.cli"]
 READY = "polyrank is ready on "
 # What a command says that works for long: on a busy machine each one may.
 WAITS = re.compile(r"(?:: \d+ s|: \d+ of \d+, \d+ s|\(\S+ \S+/s\))(?:  .*)?$")
+
+
+class Terminal(io.StringIO):
+    """What is written is kept, and shown to somebody."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Outcome(NamedTuple):

@@ -191,3 +191,19 @@ def redis_process() -> Iterator[RedisProcess]:
     server = RedisProcess(tcp=True)
     yield server
     server.close()
+
+
+@pytest.fixture(scope="module")
+def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small transformer that a module's tests share; its weights are drawn by the module's BASE_SEED, or by 3."""
+    from tiny import write_base  # torch, which most tests do without
+
+    return write_base(tmp_path_factory.mktemp("base") / "base", getattr(request.module, "BASE_SEED", 3))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of dialogues for a module's tests to train with."""
+    from tiny_training import write_examples
+
+    return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl")

@@ -84,6 +84,10 @@ def _drawn(seeds: Sequence[Sequence[int]], counts: Sequence[int]) -> NDArray[np.
     return np.frombuffer(drawn, np.int8).astype(np.float32)
 
 
+def silent(*_: object) -> None:
+    """Progress is of no interest."""
+
+
 def pool(count: int, salt: str = "") -> list[Candidate]:
     """Candidates with ids c0, c1, …; the salt tells one pool's texts from another's."""
     return [Candidate(f"c{i}", f"text {salt}{i}", {"even": i % 2 == 0}) for i in range(count)]

@@ -25,13 +25,8 @@ def use(
     conversation = Conversation.of(said) if isinstance(said, str) else said
     replies = tuple(Shown(each, -place) if isinstance(each, str) else each for place, each in enumerate(shown))
     given: dict[str, Any] = {
-        "generation": "g",
-        "revision": 0,
-        "fingerprint": "f",
-        "shown": replies,
-        "said": conversation,
-        **more,
-    }
+        "generation": "g", "revision": 0, "fingerprint": "f", "shown": replies, "said": conversation, **more,
+    }  # fmt: skip
     ranking = Ranking(id=name_of(number, more.get("conversation")), at=float(number), **given)
     return Use(ranking, tuple(_event(ranking, place, *each) for place, each in enumerate(events)))
 

@@ -18,13 +18,9 @@ from container import Image
 
 DOCKERFILE = ROOT / "docker/Dockerfile"
 NEEDS = {
-    "buildah": "buildah",
-    "debootstrap": "debootstrap",
-    "ip": "iproute2",
-    "nsenter": "util-linux",
-    "setpriv": "util-linux",
-    "unshare": "util-linux",
-}
+    "buildah": "buildah", "debootstrap": "debootstrap", "ip": "iproute2",
+    "nsenter": "util-linux", "setpriv": "util-linux", "unshare": "util-linux",
+}  # fmt: skip
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BASE_PACKAGES = "ca-certificates,python3,python3-pip,python3-venv,python-is-python3"
 TAG = "localhost/polyrank:test"

@@ -78,15 +78,9 @@ def write_store(folder: Path, uses: Iterable[Use]) -> Path:
 def write_config(folder: Path, **settings: Any) -> Path:
     """The loop's settings; those that are given replace them."""
     values = {
-        "store": str(folder / "store"),
-        "golden": [str(folder / "golden.jsonl")],
-        "train": TRAIN,
-        "mine": MINE,
-        "least_examples": 50,
-        "canary": "off",
-        "look_seconds": 0.1,
-        **settings,
-    }
+        "store": str(folder / "store"), "golden": [str(folder / "golden.jsonl")], "train": TRAIN,
+        "mine": MINE, "least_examples": 50, "canary": "off", "look_seconds": 0.1, **settings,
+    }  # fmt: skip
     path = folder / "loop.toml"
     path.write_text("".join(f"{name} = {_toml(value)}\n" for name, value in values.items()))
     return path

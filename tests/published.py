@@ -21,17 +21,10 @@ from transformers import (
 )
 
 COMMON: dict[str, Any] = {
-    "vocab_size": len(VOCABULARY),
-    "hidden_size": DIM,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-    "pad_token_id": PAD,
-    "bos_token_id": CLS,
-    "eos_token_id": SEP,
-}
+    "vocab_size": len(VOCABULARY), "hidden_size": DIM, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 64,
+    "initializer_range": 0.3, "pad_token_id": PAD, "bos_token_id": CLS, "eos_token_id": SEP,
+}  # fmt: skip
 FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
     "bert": lambda: BertConfig(**COMMON),
     "roberta": lambda: RobertaConfig(**COMMON),

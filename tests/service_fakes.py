@@ -74,11 +74,7 @@ class WordRanker:
     max_input_tokens = MAX_TOKENS
 
     def __init__(
-        self,
-        seed: int = 0,
-        name: str = "words",
-        evidence: LexicalConfig | None = None,
-        late: LateRows | None = None,
+        self, seed: int = 0, name: str = "words", evidence: LexicalConfig | None = None, late: LateRows | None = None
     ) -> None:
         self.seed, self.evidence, self.late_rows = seed, evidence, late
         self.name = name
@@ -323,10 +319,7 @@ def word_additions(serving: Serving, text: str, rows: NDArray[np.int64]) -> Addi
 
 
 def brute_force(
-    serving: Serving,
-    text: str,
-    top_k: int,
-    keep: Callable[[Candidate], bool] = lambda _: True,
+    serving: Serving, text: str, top_k: int, keep: Callable[[Candidate], bool] = lambda _: True
 ) -> list[tuple[str, float]]:
     """Every stored vector scored the paper's way, and by its words where they count; ties by row."""
     codes = serving.ranker.encode_contexts([serving.ranker.tokenize_context(Conversation.of(text))[0]])[0]

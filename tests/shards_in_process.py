@@ -5,9 +5,11 @@ import math
 import pickle
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import waiting
 from service_fakes import count_nothing, load
 
 from polyrank.index_builder.pool.rows import Candidate
@@ -28,15 +30,8 @@ from polyrank.service.scale.holding import OnShards
 from polyrank.service.scale.replicas import Replicas
 from polyrank.service.scheduling.stages import Journey
 
+until = partial(waiting.until, seconds=30)
 T = TypeVar("T")
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for what another thread is to do."""
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def _sent(message: T) -> T:

@@ -32,14 +32,9 @@ def require_int8() -> None:
 
 
 PROOF: dict[str, Any] = {
-    "lists": 3000,
-    "conversations": 900,
-    "recall_at_1": 0.6,
-    "mrr": 0.7,
-    "recall_change": (-0.001, -0.004, 0.002),
-    "mrr_change": (0.0, -0.002, 0.002),
-    "nearness": {"least cosine": 0.98, "mean cosine": 0.998},
-}
+    "lists": 3000, "conversations": 900, "recall_at_1": 0.6, "mrr": 0.7, "recall_change": (-0.001, -0.004, 0.002),
+    "mrr_change": (0.0, -0.002, 0.002), "nearness": {"least cosine": 0.98, "mean cosine": 0.998},
+}  # fmt: skip
 
 
 def found_inputs(ranker: NetworkRanker, reach: float = 8.0) -> dict[str, Inputs]:
@@ -64,11 +59,8 @@ def quantised_checkpoint(path: Path, reach: float = 8.0, **proof: Any) -> Path:
     content = quantisation_bytes(found_inputs(ranker, reach))
     (path / QUANTISED_FILE).write_bytes(content)
     said: Mapping[str, Any] = {
-        "made_for": ranker.fingerprint,
-        "sha256": read_quantisation(content).sha256,
-        **PROOF,
-        **proof,
-    }
+        "made_for": ranker.fingerprint, "sha256": read_quantisation(content).sha256, **PROOF, **proof,
+    }  # fmt: skip
     write_config(path / CONFIG_FILE, replace(ranker.config, quantisation=QuantisationConfig(**said)))
     return path
 

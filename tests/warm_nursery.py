@@ -31,14 +31,10 @@ from typing import NoReturn
 from warm_python import MOST_FILES, NUMBER, TESTS, Order
 
 PRELOADED = (
-    "polyrank.service.app",
-    "polyrank.service.process.server",
-    "polyrank.service.process.draining",
-    "polyrank.service.cli",
-    "polyrank.index_builder.building.compaction",
-    "polyrank.model.rankers.load",
-    "transformers.models.bert.modeling_bert",
-)
+    "polyrank.service.app", "polyrank.service.process.server", "polyrank.service.process.draining",
+    "polyrank.service.cli", "polyrank.index_builder.building.compaction",
+    "polyrank.model.rankers.load", "transformers.models.bert.modeling_bert",
+)  # fmt: skip
 
 
 class Nursery:

@@ -35,10 +35,7 @@ COMMANDS = [
         "train --architecture bi --train dialogues.jsonl --output out --base lexical",
     ),
     ("evaluation of data that do not exist", "evaluate --model lexical --data nowhere.jsonl"),
-    (
-        "exporting what is no checkpoint",
-        "export nowhere --to sentence-transformers --output out",
-    ),
+    ("exporting what is no checkpoint", "export nowhere --to sentence-transformers --output out"),
     ("exporting to a library that is not known", "export nowhere --to onnx --output out"),
     ("a key file without its name", "keys add --name me"),
     ("a key with a scope that does not exist", "keys add --file keys.json --name me --scope root"),

@@ -13,11 +13,7 @@ TURNS = [{"role": "user", "text": "w1 w2"}]
 
 def rows(side: Locator) -> list[tuple[str, str, str]]:
     return [
-        (
-            row.locator(".rank").inner_text(),
-            row.locator(".text").inner_text(),
-            row.locator(".number b").inner_text(),
-        )
+        (row.locator(".rank").inner_text(), row.locator(".text").inner_text(), row.locator(".number b").inner_text())
         for row in side.locator("li:has(.rank)").all()
     ]
 

@@ -1,8 +1,6 @@
 """Why a reply has its score: the page's numbers and colours against the weights, read a second time in NumPy."""
 
 import math
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from playwright.sync_api import Page, Route, expect
 from served import Served, serve
 from service_fakes import pool
 from tiny import CLS, SEP, word_ids, write_checkpoint
+from waiting import until
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
@@ -141,7 +140,7 @@ def test_tokens_and_words_make_the_score(server: Served, opens: Opens) -> None:
     expect(page.get_by_role("heading", name=f"What words add: {signed(best['scores']['lexical'])}")).to_be_visible()
     told = page.locator(".why > .hint").last.inner_text()
     assert f"Of the score {best['score']:.3f}, {best['score']:.3f} is told: " in told
-    assert f"tokens {best['scores']['late']:.3f}, words {signed(best['scores']['lexical'])}." in told
+    assert f"tokens {best['scores']['vector']:.3f}, words {signed(best['scores']['lexical'])}." in told
     expect(page.get_by_role("heading", name="What the reranker")).to_have_count(0)
     page.get_by_role("button", name="Why rank 1", exact=True).click()
     expect(page.locator(".why")).to_have_count(0)
@@ -201,7 +200,7 @@ def test_a_reply_is_explained_by_the_generation_that_ranked_it(
     with serve(create_app(settings_of(own_store, checkpoints, feedback="ids"))) as served:
         trials = served.app.state.resources.trials
         page = opens(served.url)
-        wait_until(lambda: trials.sharing is not None)
+        until(lambda: trials.sharing is not None, 20)
         assert ask(page, *TURNS)["generation"] == on_trial
         for rank, by in ((1, on_trial), (2, live)):
             with page.expect_response(lambda answer: answer.url.endswith("/explain") and answer.ok) as explained:
@@ -209,14 +208,7 @@ def test_a_reply_is_explained_by_the_generation_that_ranked_it(
             assert explained.value.json()["generation"] == by
             expect(page.get_by_text("Another generation answers now.")).to_have_count(int(by == live))
             store.end_trial()
-            wait_until(lambda: trials.current is None)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+            until(lambda: trials.current is None, 20)
 
 
 def test_a_reply_is_explained_anew_for_the_next_answer(server: Served, opens: Opens) -> None:

@@ -30,11 +30,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a server with a Poly- and a Cross-encoder."""
     store = str(tmp_path_factory.mktemp("served") / "store")
     environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-    }
+        **os.environ, "PYTHONPATH": str(ROOT / "src"), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
+    }  # fmt: skip
     environment.pop("POLYRANK_PYTHON", None)
     build = [*POLYRANK, "build", "--model", "checkpoints/chat-poly", "--pool", "examples/support/pool.jsonl"]
     subprocess.run([*build, "--store", store], cwd=ROOT, env=environment, check=True, stdout=sys.stderr)

@@ -1,11 +1,11 @@
 """The pages that docs/generate.py writes are kept in the repository, complete and up to date."""
 
-import importlib.util
 import os
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import scripts
 
 from polyrank.service.settings import PREFIX, Settings
 
@@ -15,12 +15,7 @@ PAGES = ("settings", "cli", "metrics", "http")
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.loaded("docs/generate.py")
 
 
 @pytest.mark.parametrize("name", PAGES)

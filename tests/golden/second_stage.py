@@ -1,15 +1,19 @@
 """What the golden tests of models with a second stage share."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from golden.oracle import Vector, dot, weighted_sum
+from tiny import write_base
 
+import polyrank
 from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.batching import pad
+from polyrank.model.config import ModelConfig, Reduction
 from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.representations import ContextEncoding
@@ -17,6 +21,23 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 
 TOLERANCE = 2e-4
+CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
+CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
+SCALE, LAYERS = 20.0, 2
+
+
+def made(directory: Path, architecture: str, block: Any, reduction: Reduction = "mean", **runner: Any) -> LateRanker:
+    """One of the architecture whose second stage is begun from the same numbers each time."""
+    if not (base := directory / "base").exists():
+        write_base(base, 7)
+    sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16}
+    config = ModelConfig(
+        architecture=architecture, base_name="", reduction=reduction, score_scale=SCALE, own=block, **sizes
+    )
+    torch.manual_seed(11)
+    ranker = polyrank.from_base(str(base), config, **runner)
+    assert isinstance(ranker, LateRanker)
+    return ranker
 
 
 def applied(linear: Any, vector: Vector) -> Vector:
@@ -40,11 +61,7 @@ def contexts_of(ranker: LateRanker, texts: Sequence[str]) -> list[list[int]]:
 
 
 def all_ways_agree(
-    ranker: LateRanker,
-    texts: Sequence[str],
-    replies: Sequence[str],
-    expected: np.ndarray,
-    tolerance: float = TOLERANCE,
+    ranker: LateRanker, texts: Sequence[str], replies: Sequence[str], expected: np.ndarray, tolerance: float = TOLERANCE
 ) -> None:
     """The training matrix, stored rows together and alone, `rank` and `evaluate` give the expected scores."""
     encoder, contexts = ranker.encoder, contexts_of(ranker, texts)

@@ -54,14 +54,10 @@ def test_code_attention_is_unscaled_unless_told() -> None:
     np.testing.assert_allclose(code_attention(codes, states, mask), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (first_outputs, oracle.first_outputs),
-        (last_outputs, oracle.last_outputs),
-        (last_and_first_outputs, oracle.last_and_first_outputs),
-    ],
-)
+@pytest.mark.parametrize(("function", "expected"), [
+    (first_outputs, oracle.first_outputs), (last_outputs, oracle.last_outputs),
+    (last_and_first_outputs, oracle.last_and_first_outputs),
+])  # fmt: skip
 @pytest.mark.parametrize("m", [1, 3, 4, 5, 8, 9, 20])
 def test_outputs_as_context_vectors(function: Callable[..., Any], expected: Callable[..., Any], m: int) -> None:
     """Lengths 1 to 9 against every m: T < m, T == m, T == m + 1 and T > m all occur."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fakes import silent
 from golden import oracle
 from golden.second_stage import all_ways_agree, contexts_of
 from tiny import CLS, SEP, VOCABULARY, word_ids, write_base
@@ -30,10 +31,6 @@ CONTEXTS = ["w1", "w2 w3 w4 w5", LONG, "w30 w31"]
 CANDIDATES = ["w1 w2", "w3 , w4 .", "w4 w5 w6 w7 w8 w9 w10 w11", ", .", "w3", "w39 w38 w37"]
 SCALE = 20.0
 TOLERANCE = 1e-4
-
-
-def silent(*_: object) -> None:
-    """Progress is of no interest."""
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["apart", "shared"])

@@ -7,8 +7,21 @@ import numpy as np
 import pytest
 import torch
 from golden.oracle import dot, unit
-from golden.second_stage import TOLERANCE, all_ways_agree, applied, contexts_of, hidden, mean, no_encoder_call_scores
-from tiny import CLS, DIM, SEP, word_ids, write_base
+from golden.second_stage import (
+    CANDIDATES,
+    CONTEXTS,
+    LAYERS,
+    SCALE,
+    TOLERANCE,
+    all_ways_agree,
+    applied,
+    contexts_of,
+    hidden,
+    made,
+    mean,
+    no_encoder_call_scores,
+)
+from tiny import CLS, DIM, SEP, word_ids
 from torch import Tensor
 
 import polyrank
@@ -20,33 +33,13 @@ from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import DeformerConfig
 
-CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
-CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
-SCALE, LAYERS, INNER = 20.0, 2, 32
+INNER = 32
 KINDS = {"one": DeformerConfig(upper=1), "paper": DeformerConfig(upper=1, residual=False), "all": DeformerConfig()}
-
-
-def made(directory: Path, block: DeformerConfig, **runner: Any) -> LateRanker:
-    if not (base := directory / "base").exists():
-        write_base(base, 7)
-    config = ModelConfig(
-        architecture="deformer",
-        base_name="",
-        reduction="mean",
-        score_scale=SCALE,
-        own=block,
-        max_context_tokens=40,
-        max_candidate_tokens=16,
-    )
-    torch.manual_seed(11)
-    ranker = polyrank.from_base(str(base), config, **runner)
-    assert isinstance(ranker, LateRanker)
-    return ranker
 
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
 def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
-    ranker = made(tmp_path_factory.mktemp("deformer"), request.param)
+    ranker = made(tmp_path_factory.mktemp("deformer"), "deformer", request.param)
     torch.manual_seed(12)
     with torch.no_grad():  # else both sides are equal, and a residual head is zero
         for parameter in (*own(ranker).context.parameters(), *own(ranker).candidate.parameters()):
@@ -128,7 +121,7 @@ def test_all_ways_to_a_score_agree_with_one_pass(ranker: LateRanker, expected: n
 def test_one_whose_layers_are_all_upper_ones_is_a_cross_encoder_with_positions_from_0_on_both_sides(
     tmp_path: Path,
 ) -> None:
-    ranker = made(tmp_path, DeformerConfig(upper=LAYERS, residual=False))
+    ranker = made(tmp_path, "deformer", DeformerConfig(upper=LAYERS, residual=False))
     sizes: dict[str, Any] = {"max_context_tokens": 40, "max_candidate_tokens": 16}
     config = ModelConfig(architecture="cross", base_name="", **sizes)
     cross = polyrank.from_base(str(tmp_path / "base"), config).encoder
@@ -172,7 +165,7 @@ def test_a_candidate_keeps_a_row_for_each_token(ranker: LateRanker) -> None:
 
 
 def test_a_residual_one_begins_as_its_first_stage(tmp_path: Path) -> None:
-    ranker = made(tmp_path, DeformerConfig())
+    ranker = made(tmp_path, "deformer", DeformerConfig())
     candidates = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
     [context] = ranker.represent_contexts(contexts_of(ranker, CONTEXTS[1:2]))
     np.testing.assert_allclose(ranker.late_scores(context, candidates), candidates.first @ context.codes[0], atol=1e-4)
@@ -180,4 +173,4 @@ def test_a_residual_one_begins_as_its_first_stage(tmp_path: Path) -> None:
 
 def test_more_upper_layers_than_there_are_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointInvalid, match="deformer: 3 upper layers are more than the transformer's 2"):
-        made(tmp_path, DeformerConfig(upper=3))
+        made(tmp_path, "deformer", DeformerConfig(upper=3))

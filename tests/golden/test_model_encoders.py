@@ -22,12 +22,9 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.sequences import Pairs
 
 CONTEXTS = [
-    "w1",
-    "w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12 w13 w14 w15 w16 w17 w18 w19 w20 w21 w22",
-    "w30 w31",
-    "w9 w9 w8 w7 w1 w0 w2",
-    "w5 w15 w25 w35 w6 w16",
-]
+    "w1", "w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12 w13 w14 w15 w16 w17 w18 w19 w20 w21 w22",
+    "w30 w31", "w9 w9 w8 w7 w1 w0 w2", "w5 w15 w25 w35 w6 w16",
+]  # fmt: skip
 CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10 w11", "w12 w1", "w3", "w39 w38 w37"]
 SHORT: dict[str, Any] = {"max_context_tokens": 40, "max_candidate_tokens": 16}
 Build = Callable[..., Any]  # a LateRanker, or a CrossRanker where the architecture says so

@@ -27,41 +27,23 @@ IDENTITY = {"activation": "identity", "bias": False}
 
 POLY = {
     f"poly {kind} of {codes}{' scaled' if fields else ''}": {
-        "architecture": "poly",
-        "context_vectors": kind,
-        "n_codes": codes,
-        "reduction": reduction,
-        **fields,
+        "architecture": "poly", "context_vectors": kind, "n_codes": codes, "reduction": reduction, **fields,
     }
     for kind, codes, reduction in [
-        ("codes", 4, "mean"),
-        ("codes", 1, "first-m mean"),
-        ("first", 4, "mean"),
-        ("last", 4, "max"),
-        ("last+first", 4, "weighted-mean"),
+        ("codes", 4, "mean"), ("codes", 1, "first-m mean"), ("first", 4, "mean"),
+        ("last", 4, "max"), ("last+first", 4, "weighted-mean"),
     ]
     for fields in ({}, SCALED)
-}
+}  # fmt: skip
 BI = {
     f"bi {reduction}{' scaled' if fields else ''}": {
-        "architecture": "bi",
-        "reduction": reduction,
-        "reduction_m": 4,
-        "shared_encoder": True,
-        **fields,
+        "architecture": "bi", "reduction": reduction, "reduction_m": 4, "shared_encoder": True, **fields,
     }
     for reduction in (
-        "first",
-        "last",
-        "mean",
-        "first-m mean",
-        "all-but-first mean",
-        "max",
-        "mean-sqrt-len",
-        "weighted-mean",
+        "first", "last", "mean", "first-m mean", "all-but-first mean", "max", "mean-sqrt-len", "weighted-mean",
     )
     for fields in ({}, {"normalize": True, "score_scale": 20.0})
-}
+}  # fmt: skip
 DENSE = {
     "bi dense": {
         "architecture": "bi",

@@ -7,8 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from golden import second_stage
 from golden.oracle import Vector, dot, softmax, unit, weighted_sum
-from golden.second_stage import all_ways_agree, applied, hidden, mean, no_encoder_call_scores
+from golden.second_stage import (
+    CANDIDATES,
+    CONTEXTS,
+    LAYERS,
+    SCALE,
+    TOLERANCE,
+    all_ways_agree,
+    applied,
+    hidden,
+    mean,
+    no_encoder_call_scores,
+)
 from tiny import CLS, DIM, SEP, word_ids, write_base
 from torch import nn
 
@@ -20,10 +32,7 @@ from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import MixConfig
 
-CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
-CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
-SCALE, HEADS, LAYERS = 20.0, 2, 2
-TOLERANCE = 2e-4
+HEADS = 2
 KINDS = {
     "a": MixConfig(),
     "b": MixConfig(layers=(-2, -1)),
@@ -42,21 +51,7 @@ KINDS = {
 
 
 def made(directory: Path, block: MixConfig, **runner: Any) -> LateRanker:
-    base = directory / "base"
-    if not base.exists():
-        write_base(base, 7)
-    config = ModelConfig(
-        architecture="mix",
-        base_name="",
-        reduction="mean",
-        score_scale=SCALE,
-        own=block,
-        max_context_tokens=40,
-        max_candidate_tokens=16,
-    )
-    torch.manual_seed(11)
-    ranker = polyrank.from_base(str(base), config, **runner)
-    assert isinstance(ranker, LateRanker)
+    ranker = second_stage.made(directory, "mix", block, **runner)
     if not runner:
         with torch.no_grad():  # else the interaction layers are the transformer's
             for parameter in ranker.encoder.parameters():
@@ -201,17 +196,11 @@ def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
             assert ours == pytest.approx(theirs, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    ("block", "message"),
-    [
-        ({"rows": 0}, "mix.rows"),
-        ({"layers": []}, "mix.layers"),
-        ({"layers": [0]}, "mix.layers"),
-        ({"strategy": "other"}, "mix.strategy"),
-        ({"without": "e"}, "mix.without is 'e', not one of E, H or null"),
-        ({"more": 1}, "unknown field mix.more"),
-    ],
-)
+@pytest.mark.parametrize(("block", "message"), [
+    ({"rows": 0}, "mix.rows"), ({"layers": []}, "mix.layers"), ({"layers": [0]}, "mix.layers"),
+    ({"strategy": "other"}, "mix.strategy"), ({"without": "e"}, "mix.without is 'e', not one of E, H or null"),
+    ({"more": 1}, "unknown field mix.more"),
+])  # fmt: skip
 def test_a_block_that_makes_no_sense_is_refused(block: dict[str, Any], message: str) -> None:
     raw = ModelConfig(architecture="mix", base_name="", own=MixConfig()).to_json()
     with pytest.raises(CheckpointInvalid, match=message):

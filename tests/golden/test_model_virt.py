@@ -2,41 +2,33 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from golden.oracle import Vector, dot, softmax, unit, weighted_sum
-from golden.second_stage import TOLERANCE, all_ways_agree, applied, hidden, mean, no_encoder_call_scores
-from tiny import CLS, DIM, SEP, word_ids, write_base
+from golden.second_stage import (
+    CANDIDATES,
+    CONTEXTS,
+    SCALE,
+    TOLERANCE,
+    all_ways_agree,
+    applied,
+    hidden,
+    made,
+    mean,
+    no_encoder_call_scores,
+)
+from tiny import CLS, DIM, SEP, word_ids
 
-import polyrank
 from polyrank.model.architectures.virt import VirtEncoder
-from polyrank.model.config import ModelConfig
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import VirtConfig
-
-CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
-CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
-SCALE = 20.0
-
-
-def made(directory: Path, residual: bool, **runner: Any) -> LateRanker:
-    if not (base := directory / "base").exists():
-        write_base(base, 7)
-    sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16}
-    block = VirtConfig(residual=residual)
-    config = ModelConfig(architecture="virt", base_name="", score_scale=SCALE, own=block, **sizes)
-    torch.manual_seed(11)
-    ranker = polyrank.from_base(str(base), config, **runner)
-    assert isinstance(ranker, LateRanker)
-    return ranker
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["residual", "paper"])
 def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
-    ranker = made(tmp_path_factory.mktemp("virt"), request.param)
+    ranker = made(tmp_path_factory.mktemp("virt"), "virt", VirtConfig(residual=request.param), "first")
     torch.manual_seed(12)
     with torch.no_grad():  # else both sides are equal, and a residual head is zero
         for parameter in ranker.encoder.parameters():
@@ -96,7 +88,7 @@ def test_a_candidate_keeps_a_row_for_each_token(ranker: LateRanker) -> None:
 
 
 def test_a_residual_one_begins_as_its_first_stage(tmp_path: Path) -> None:
-    ranker = made(tmp_path, residual=True)
+    ranker = made(tmp_path, "virt", VirtConfig(residual=True), "first")
     candidates = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
     [context] = ranker.represent_contexts([[CLS, *word_ids(CONTEXTS[1]), SEP]])
     first = candidates.first @ context.codes[0]

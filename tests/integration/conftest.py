@@ -4,14 +4,21 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fakes
 import pytest
+from bad_inputs import serve_words
+from in_process import TestClient
+from served import Served
 from server_process import ServerProcess
-from service_fakes import pool
+from service_fakes import build_store, load, pool
 from tiny import write_checkpoint
 from warm_python import WarmPython
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.generation import candidates
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +59,31 @@ def start(warm_python: WarmPython) -> Iterator[Callable[..., ServerProcess]]:
         if server.process.poll() is None:
             server.process.kill()
         server.end()
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates are written in many batches."""
+    monkeypatch.setattr(candidates, "BATCH_ROWS", 16)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A store whose active generation must outlive whatever the test does."""
+    build(fakes.HashEncoder(), fakes.pool(20), tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with a model of words, over a socket."""
+    with serve_words(tmp_path_factory.mktemp("store")) as served:
+        yield served
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Iterator[TestClient]:
+    """A small server with a model of words, and low bounds."""
+    build_store(tmp_path)
+    with TestClient(create_app(Settings(store=tmp_path, max_candidates=5, max_body_bytes=4096), load)) as client:
+        yield client

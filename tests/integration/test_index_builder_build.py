@@ -23,18 +23,6 @@ from polyrank.model.text.assembly import Conversation
 pytestmark = pytest.mark.quick
 
 
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "BATCH_ROWS", 16)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A store whose active generation must outlive whatever the test does."""
-    build(HashEncoder(), pool(20), tmp_path / "store")
-    return tmp_path / "store"
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("index", ["auto", "exact", "flat", "hnsw", "ivf", "IVF2,SQ8"])
 @pytest.mark.usefixtures("small_batches")
@@ -173,15 +161,10 @@ def test_recall_is_that_of_the_whole_score_where_words_count(tmp_path: Path) -> 
     assert GenerationStore(tmp_path / "spoken").manifest(easy.generation).recall["of"] == "vectors and words"
 
 
-@pytest.mark.parametrize(
-    ("index", "why"),
-    [
-        ("hnws", "no FAISS factory string"),
-        ("PQ3", "8 dimensions"),
-        ("IVF41,SQ8", "at least 41 candidates"),
-        ("ivfpq", "256"),
-    ],
-)
+@pytest.mark.parametrize(("index", "why"), [
+    ("hnws", "no FAISS factory string"), ("PQ3", "8 dimensions"),
+    ("IVF41,SQ8", "at least 41 candidates"), ("ivfpq", "256"),
+])  # fmt: skip
 def test_an_index_that_cannot_be_built_costs_no_encoding(root: Path, index: str, why: str) -> None:
     encoder = HashEncoder()
     encoder.encode_candidates = lambda *_: pytest.fail("encoded")  # type: ignore[method-assign]

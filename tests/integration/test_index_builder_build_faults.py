@@ -53,18 +53,6 @@ class NanEncoder(HashEncoder):
         return vectors
 
 
-@pytest.fixture
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "BATCH_ROWS", 16)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A store whose active generation must outlive whatever the test does."""
-    build(HashEncoder(), pool(20), tmp_path / "store")
-    return tmp_path / "store"
-
-
 def assert_untouched(root: Path) -> None:
     """Nothing but the first generation is there, and it is active and whole."""
     store = GenerationStore(root)
@@ -227,19 +215,12 @@ def _no_room(*_given: object) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        (candidates.CandidateWriter, "add"),
-        (EmbeddingsWriter, "put_many"),
-        (EmbeddingsWriter, "commit"),
-        (os, "posix_fallocate"),
-        (HashEncoder, "save"),
-        (Manifest, "to_json"),
-        (GenerationStore, "publish"),
+        (candidates.CandidateWriter, "add"), (EmbeddingsWriter, "put_many"), (EmbeddingsWriter, "commit"),
+        (os, "posix_fallocate"), (HashEncoder, "save"), (Manifest, "to_json"), (GenerationStore, "publish"),
     ],
     ids=lambda broken: f"{broken[0].__name__}.{broken[1]}",
-)
-def test_a_full_disk_is_one_clear_line_wherever_it_strikes(
-    root: Path, broken: tuple[type, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+)  # fmt: skip
+def test_a_full_disk_is_one_clear_line_wherever_it_strikes(root: Path, broken: tuple[type, str], monkeypatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(*broken, _no_room)
         with pytest.raises(DiskFull) as caught:

@@ -72,9 +72,7 @@ def test_who_has_the_lock_of_the_machine_needs_not_wait_for_a_dead_builder_of_it
         first.check()
 
 
-def test_a_lease_is_renewed_until_it_is_released(
-    take: Take, tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_is_renewed_until_it_is_released(take: Take, tmp_path: Path, client: Any, monkeypatch) -> None:
     monkeypatch.setattr(locks, "LEASE_SECONDS", 0.3)
     monkeypatch.setattr(locks, "RENEW_SECONDS", 0.05)
     held = take("a")
@@ -259,9 +257,7 @@ def test_a_builder_that_was_overtaken_does_not_publish_before_the_next_one_eithe
     assert_alone(tmp_path, client, built)
 
 
-def test_a_paused_builder_does_not_activate_over_the_next_one(
-    tmp_path: Path, redis_tcp_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_paused_builder_does_not_activate_over_the_next_one(tmp_path: Path, redis_tcp_url: str, monkeypatch) -> None:
     paused = Paused(tmp_path, redis_tcp_url, "CURRENT")
     time.sleep(LEASE_SECONDS)
     with on_another_host(monkeypatch):

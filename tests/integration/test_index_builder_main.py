@@ -104,11 +104,8 @@ def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True)
     record = JobStore(root).get(job_id)
     assert (record.state, done.returncode, done.stdout, done.stderr) == (
-        SUCCEEDED,
-        0,
-        "",
-        NO_FIELDS + KEPT.format(0, 30),
-    )
+        SUCCEEDED, 0, "", NO_FIELDS + KEPT.format(0, 30),
+    )  # fmt: skip
     assert record.notes[-1] == KEPT.format(0, 30).strip()
     store = GenerationStore(root)
     assert store.current() == first.id

@@ -200,9 +200,7 @@ def test_killed_while_it_takes_over_a_build_can_be_resumed_still(
     assert_alike(killed, uninterrupted, attempts=3)
 
 
-def test_a_full_disk_costs_a_killed_build_nothing(
-    killed: Path, uninterrupted: Manifest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_costs_a_killed_build_nothing(killed: Path, uninterrupted: Manifest, monkeypatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(EmbeddingsWriter, "sync", _no_room)
         with pytest.raises(DiskFull):

@@ -1,15 +1,14 @@
 """An architecture that is one file outside the packages is trained, measured, built, served and explained."""
 
-import importlib.util
 import json
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+import scripts
 from command_line import call, write_rows
 from in_process import TestClient
 from tiny import write_base
@@ -102,19 +101,10 @@ def test_its_name_and_its_option_are_where_others_are(capsys: pytest.CaptureFixt
     assert f",{NAME}}}" in shown
     assert "--best-products K" in shown
     assert "toy: best products that count; default: 2" in " ".join(shown.split())
-    pages = generator()
+    pages = scripts.loaded("docs/generate.py")
     assert "--best-products K" in pages.command_help()
     described = pages._app().openapi()["components"]["schemas"]["ModelOut"]["properties"]["architecture"]
     assert NAME in described["enum"]
-
-
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[2] / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
@@ -139,9 +129,7 @@ def test_a_server_ranks_as_rank_does_and_explains_every_score(
         assert "new" in [each["id"] for each in ask(client, "/rank", top_k=99, exact=True)["results"]]
 
 
-def test_what_it_does_not_explain_is_told_with_its_reason(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_it_does_not_explain_is_told_with_its_reason(store: Path, tmp_path: Path, monkeypatch) -> None:
     why = "nobody took the products apart"
     monkeypatch.setattr(ToyEncoder, "unexplained", lambda *_: second_stage_unexplained(why, False))
     monkeypatch.setattr(ToyEncoder, "explained_pairs", lambda *_: None)
@@ -159,9 +147,7 @@ def ask(client: TestClient, path: str, **body: Any) -> Any:
     return answer.json()
 
 
-def test_what_is_kept_compiled_depends_on_its_file(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_kept_compiled_depends_on_its_file(trained: Path, tmp_path: Path, monkeypatch) -> None:
     from polyrank.model.inference.compiler import code_outside
 
     before = code_outside()

@@ -6,33 +6,21 @@ import socket
 import time
 from pathlib import Path
 
-import pytest
 import torch
 from command_line import Outcome, ended, forked
 from safetensors.torch import load_file
-from tiny import write_base
-from tiny_training import write_examples
 from warm_python import WarmProcess, WarmPython
 
 import polyrank
 from polyrank.model.training.config import STATE_FILE
 from polyrank.model.training.state import read_state
 
+BASE_SEED = 0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 RECIPE = [
     "--architecture=poly", "--batch-size=8", "--learning-rate=0.01", "--warmup-steps=2",
     "--dropout=0.1", "--precision=no", "--max-context-tokens=40", "--max-candidate-tokens=16", "--json",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("processes") / "base", seed=0)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl")
 
 
 def killed_with_a_state(process: WarmProcess, output: Path, former: int) -> int:
@@ -76,8 +64,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from polyrank.model.training.config import STATE_FILE, TrainConfig
 from polyrank.model.training.data import survey
-from polyrank.model.training.loop import Training
-from polyrank.model.training.apart import LateObjective
+from polyrank.model.training.loop import Begun, Training
 from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.student import start
 
@@ -87,7 +74,8 @@ config = TrainConfig.of(
     warmup_steps=2, schedule="plateau", max_context_tokens=40, max_candidate_tokens=16, tune="all", precision="no",
 )
 student = start(config)
-training = Training(config, student, [survey(data, False, 0.0, 1000)], output, time.monotonic(), LateObjective)
+begun = Begun(config, student, [survey(data, False, 0.0, 1000)], LateObjective)
+training = Training(begun, output, time.monotonic())
 losses = {"step": {}, "look": {}}
 rows, unrecorded = [], LateObjective.step
 
@@ -149,17 +137,8 @@ def test_the_command_runs_in_two_processes_and_one_of_them_reports(
 ) -> None:
     output = tmp_path / "out"
     command = [
-        "polyrank.service.cli",
-        "train",
-        "--base",
-        base,
-        "--train",
-        data,
-        "--output",
-        output,
-        *RECIPE,
-        "--steps=30",
-    ]
+        "polyrank.service.cli", "train", "--base", base, "--train", data, "--output", output, *RECIPE, "--steps=30",
+    ]  # fmt: skip
     done = launch_two(warm_python, "-m", *command)
     assert done.status == 0, done.err
     *_, line = done.out.splitlines()  # gloo greets on standard output

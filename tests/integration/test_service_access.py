@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from served import Served, serve
 from service_fakes import build_store, load
+from waiting import until
 
 from polyrank.service import resources
 from polyrank.service.app import create_app
@@ -78,13 +79,6 @@ def guarded(server: Served) -> dict[str, str]:
         if isinstance(rule, Needs)
         for method in route.methods or ()
     }
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < until, "it does not come"
-        time.sleep(0.01)
 
 
 def test_every_route_that_needs_a_key_refuses_without_one(server: Served) -> None:
@@ -167,14 +161,11 @@ def test_the_log_names_the_key_and_never_shows_it(server: Served, caplog: pytest
         ("GET /livez", READER),  # open to all, so the key is not looked at
     ):
         status(server, route, key)
-    wait_until(lambda: len([each for each in caplog.records if each.message == "request"]) == 4)
+    until(lambda: len([each for each in caplog.records if each.message == "request"]) == 4)
     fields = [each.fields for each in caplog.records if each.message == "request"]  # type: ignore[attr-defined]
     assert [(each["status"], each.get("key")) for each in fields] == [
-        (200, "reader"),
-        (403, "reader"),
-        (401, None),
-        (200, None),
-    ]
+        (200, "reader"), (403, "reader"), (401, None), (200, None),
+    ]  # fmt: skip
     shown = caplog.text + str(fields)
     assert not [each for each in (READER, "wrong-secret", HELD[0].sha256) if each in shown]
 
@@ -191,20 +182,16 @@ def test_without_keys_whatever_is_sent_is_taken(store: Path, caplog: pytest.LogC
     assert not [each for each in caplog.records if "key" in getattr(each, "fields", {})]
 
 
-def test_a_change_of_the_file_needs_no_restart(
-    following: Served, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_change_of_the_file_needs_no_restart(following: Served, file: Path, capsys) -> None:
     added = call(capsys, "keys", "add", "--file", file, "--name", "new", "--scope", "admin").out.strip()
-    wait_until(lambda: status(following, "GET /index", added) == 200)
+    until(lambda: status(following, "GET /index", added) == 200)
     call(capsys, "keys", "remove", "--file", file, "--name", "reader")
-    wait_until(lambda: status(following, "GET /info", READER) == 401)
+    until(lambda: status(following, "GET /info", READER) == 401)
     assert following.metric("keys_reloads_total", result="ok") == 2
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"keys": 5}'])
-def test_a_start_without_keys_that_can_be_read(
-    capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path, content: str | None
-) -> None:
+def test_a_start_without_keys_that_can_be_read(capsys, store: Path, tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "keys.json"
     if content is not None:
         path.write_text(content)

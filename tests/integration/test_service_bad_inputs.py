@@ -20,12 +20,6 @@ GENERATION = "20261121T013000123456-1a2b3c4d"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve_words(tmp_path_factory.mktemp("store")) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
 def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with the bound on bodies that is the default."""
     with serve_words(tmp_path_factory.mktemp("store"), max_body_bytes=16 << 20) as served:
@@ -239,15 +233,10 @@ def test_duplicate_ids_are_each_ranked(server: Served) -> None:
     assert [result["index"] for result in answer["results"]] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "application/json",
-        "Application/JSON; charset=UTF-8",
-        'application/json;charset="utf-8"',
-        "application/json; charset=utf-16",
-    ],
-)
+@pytest.mark.parametrize("value", [
+    "application/json", "Application/JSON; charset=UTF-8",
+    'application/json;charset="utf-8"', "application/json; charset=utf-16",
+])  # fmt: skip
 def test_the_right_media_type(server: Served, value: str) -> None:
     assert post(server, ASK, content_type=value).status_code == 200
 

@@ -152,9 +152,7 @@ def test_each_counts_for_the_rate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fields", [20, 990])
-def test_naming_what_is_wrong_with_all_is_bounded_as_for_one(
-    client: TestClient, fields: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_naming_what_is_wrong_with_all_is_bounded_as_for_one(client: TestClient, fields: int, monkeypatch) -> None:
     guessed: list[str] = []
     monkeypatch.setattr(findings, "get_close_matches", lambda name, *_, **__: guessed.append(name) or [])
     wrong = {"context": "hi", **{f"x{number}": 1 for number in range(fields)}}

@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
 
 import numpy as np
 import pytest
+import waiting
 from safetensors.torch import load_file, save_file
 from served import Served, serve
 from server_process import HEADERS, ServerProcess
@@ -37,6 +39,7 @@ from polyrank.service.feedback.records import Ranking
 from polyrank.service.ranking import retrieval
 from polyrank.service.settings import Settings
 
+until = partial(waiting.until, seconds=30.0)
 SAID = "w1 w2 w3"
 LIVE, TRIAL = WordRanker(0), WordRanker(1)
 
@@ -109,13 +112,6 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         yield Stage(tmp_path / "store", stack)
 
 
-def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def taken(server: Served) -> float:
     return server.metric("canary_share", of="taken")
 
@@ -167,12 +163,9 @@ def test_who_says_which_generation_gets_it_and_so_does_who_is_not_recorded(stage
     stage.begin(server, share=1.0)
     assert asked(server, "chat")[0] == stage.trial
     pinned: list[dict[str, Any]] = [
-        {"generation": "live"},
-        {"expect": {"generation": stage.live}},
-        {"expect": {"fingerprint": LIVE.fingerprint}},
-        {"min_revision": 0},
-        {"log": False},
-    ]
+        {"generation": "live"}, {"expect": {"generation": stage.live}},
+        {"expect": {"fingerprint": LIVE.fingerprint}}, {"min_revision": 0}, {"log": False},
+    ]  # fmt: skip
     for fields in pinned:
         assert asked(server, "chat", **fields)[0] == stage.live, fields
     assert asked(server, "chat", generation="trial")[0] == stage.trial
@@ -319,9 +312,7 @@ def test_the_sides_of_one_caller_are_not_those_of_another(stage: Stage, tmp_path
             assert (answer.json()["generation"] == stage.trial) == (stage.place(chat, name) < 0.5)
 
 
-def test_a_trial_whose_searches_take_long_holds_up_no_other_request(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_whose_searches_take_long_holds_up_no_other_request(stage: Stage, monkeypatch) -> None:
     server = stage.serve()
     stage.begin(server)
     search, entered, ended = retrieval.search, threading.Event(), threading.Event()
@@ -374,15 +365,10 @@ def test_a_lease_that_nobody_renews_ends_the_trial(stage: Stage, monkeypatch: py
     assert asked(server, "chat")[0] == stage.trial, "another lease begins another trial"
 
 
-@pytest.mark.parametrize(
-    ("ends_by", "why"),
-    [
-        ("lease", errno.EROFS),
-        pytest.param("lease", errno.ENOSPC, marks=pytest.mark.slow),
-        pytest.param("lease", errno.EIO, marks=pytest.mark.slow),
-        ("guard", errno.EROFS),
-    ],
-)
+@pytest.mark.parametrize(("ends_by", "why"), [
+    ("lease", errno.EROFS), pytest.param("lease", errno.ENOSPC, marks=pytest.mark.slow),
+    pytest.param("lease", errno.EIO, marks=pytest.mark.slow), ("guard", errno.EROFS),
+])  # fmt: skip
 def test_a_server_that_cannot_use_the_store_asks_no_more_all_the_same(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, ends_by: str, why: int
 ) -> None:
@@ -406,9 +392,7 @@ def test_a_server_that_cannot_use_the_store_asks_no_more_all_the_same(
     assert not is_readable or stage.store.trial() is not None, "another server has to end it"
 
 
-def test_without_recording_no_share_is_taken_and_the_log_says_so_once(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_recording_no_share_is_taken_and_the_log_says_so_once(stage: Stage, caplog) -> None:
     server = stage.serve(feedback="off")
     stage.store.begin_trial(stage.trial, 1.0)
     until(lambda: server.client.get("/index").json()["trial"] is not None)

@@ -37,9 +37,7 @@ def settings(**given: Any) -> Settings:
 
 
 @pytest.fixture(scope="module", params=classifiers())
-def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[TestClient, Classifier]]:
+def served(request, tmp_path_factory) -> Iterator[tuple[TestClient, Classifier]]:
     """A server without a store, and its classifier as it is loaded alone."""
     path = write_classifier(tmp_path_factory.mktemp("classify"), request.param)
     with TestClient(create_app(settings(classifier=str(path)))) as client:
@@ -47,9 +45,7 @@ def served(
 
 
 @pytest.fixture(scope="module", params=classifiers())
-def of_texts(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[TestClient, Classifier]]:
+def of_texts(request, tmp_path_factory) -> Iterator[tuple[TestClient, Classifier]]:
     """The same of single texts: the names of the classes are what the model scores as replies."""
     parent = tmp_path_factory.mktemp("texts")
     path = write_classifier(parent, request.param, labels=("w1", "w2 w3", "w4 w5 w6"), class_from="score")
@@ -83,9 +79,7 @@ def test_it_tells_what_the_classifier_tells(served: tuple[TestClient, Classifier
     assert results[0]["probabilities"] == pytest.approx(results[3]["probabilities"])
 
 
-def test_many_texts_are_compared_part_by_part(
-    served: tuple[TestClient, Classifier], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_texts_are_compared_part_by_part(served: tuple[TestClient, Classifier], monkeypatch) -> None:
     client, classifier = served
     whole = classifier.classify("w1 w2", TEXTS)
     sizes, compared = list[int](), classifier.network.class_logits

@@ -14,7 +14,7 @@ from tiny import write_base
 from warm_python import WarmPython
 
 import polyrank
-from polyrank.index_builder.building import stages
+from polyrank.index_builder.building import pipeline
 from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -49,22 +49,10 @@ def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, poo
     assert result.pop("seconds") > 0
     generation = GenerationStore(store).current()
     assert result == {
-        "generation": generation,
-        "count": 50,
-        "rejected": 0,
-        "rejected_log": None,
-        "truncated": 0,
-        "index": "exact",
-        "index_times": None,
-        "recall@10": 1.0,
-        "recall_of": "vectors",
-        "resumed": 0,
-        "encoded": 50,
-        "taken": 0,
-        "fields": {"n": {"kind": "number", "rows": 50}},
-        "repeated_texts": 0,
-        "left_out": [],
-    }
+        "generation": generation, "count": 50, "rejected": 0, "rejected_log": None, "truncated": 0, "index": "exact",
+        "index_times": None, "recall@10": 1.0, "recall_of": "vectors", "resumed": 0, "encoded": 50, "taken": 0,
+        "fields": {"n": {"kind": "number", "rows": 50}}, "repeated_texts": 0, "left_out": [],
+    }  # fmt: skip
     manifest = GenerationStore(store).verify(str(generation))
     assert (manifest.model.fingerprint, manifest.dtype) == (polyrank.load(poly).fingerprint, "float16")
     assert left_half_written(store) == []
@@ -73,15 +61,8 @@ def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, poo
 def test_columns_by_other_names(capsys: Capture, store: Path, tmp_path: Path) -> None:
     (tmp_path / "pool.csv").write_text("Nr;Frage;Antwort\n1;Wo?;Hier.\n2;Da?;Hier.\n", "utf-16")
     options = (
-        "--model",
-        "lexical",
-        "--pool",
-        tmp_path / "pool.csv",
-        "--store",
-        store,
-        "--columns",
-        "text=Antwort,id=Nr",
-    )
+        "--model", "lexical", "--pool", tmp_path / "pool.csv", "--store", store, "--columns", "text=Antwort,id=Nr",
+    )  # fmt: skip
     told = call(capsys, "build", *options, "--json")
     assert (told.result["count"], told.result["repeated_texts"]) == (2, 1)
     assert told.result["fields"] == {"Frage": {"kind": "text", "rows": 2}}
@@ -107,7 +88,7 @@ def test_auto_tells_what_it_chose_and_by_which_times(
     capsys: Capture, store: Path, poly: Path, pool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choice, "MEASURED_FROM", 50)
-    monkeypatch.setattr(stages, "time_searches", lambda *_: SearchTimes(9.0, 6.25))
+    monkeypatch.setattr(pipeline, "time_searches", lambda *_: SearchTimes(9.0, 6.25))
     outcome = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--json")
     assert "auto chose hnsw: for one context the scan takes 9.0 ms, hnsw 6.2 ms of one core" in outcome.err
     times = {"exact_ms": 9.0, "hnsw_ms": 6.25}

@@ -49,9 +49,7 @@ def test_files_are_put_in_calls_that_the_service_takes(capsys: Capture, service:
     assert [each["id"] for each in listed[COUNT:]] == [each["id"] for each in pool_rows(20, "new")]
 
 
-def test_a_list_is_a_pool_file(
-    capsys: Capture, service: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_is_a_pool_file(capsys: Capture, service: Served, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(candidates, "PAGE", 9)
     listed = lines(capsys, "candidates", "list", "--url", service.url)
     assert [each["id"] for each in listed] == [each.id for each in pool(COUNT)]
@@ -75,13 +73,8 @@ def test_sync_makes_the_candidates_those_of_the_files(
     monkeypatch.setattr(candidates, "PAGE", 9)
     at = ("--url", service.url)
     values = {
-        "price": 1e22,
-        "share": 0.1,
-        "whole": 5.0,
-        "big": 2**62,
-        "name": "Zoë \u0000",
-        "of": [{"b": 1, "a": None}],
-    }
+        "price": 1e22, "share": 0.1, "whole": 5.0, "big": 2**62, "name": "Zoë \u0000", "of": [{"b": 1, "a": None}],
+    }  # fmt: skip
     rows = [*lines(capsys, "candidates", "list", *at), {"id": "odd", "text": "w1  \U0001f600", "metadata": values}]
     file, other = write_rows(tmp_path / "a.jsonl", rows[:40]), write_rows(tmp_path / "b.jsonl", rows[40:])
     done = call(capsys, "candidates", "sync", *at, file, other)

@@ -47,9 +47,7 @@ def test_the_real_sample_ranks_above_the_floor(capsys: Capture) -> None:
     assert demo.FLOOR == 0.80
 
 
-def test_the_store_is_used_again_until_the_model_changes(
-    capsys: Capture, home: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_is_used_again_until_the_model_changes(capsys: Capture, home: Path, tiny: Path, monkeypatch) -> None:
     monkeypatch.setattr(demo, "FLOOR", 0.0)
     notes = []
     for name in ("other", "other", "poly"):

@@ -35,12 +35,8 @@ def example(n: int) -> Row:
     context = [" ".join(words[24:30]), " ".join(words[30:36])]
     persona = ["w1 w2"] if n % 2 else []
     return {
-        "context": context,
-        "response": candidates[label],
-        "candidates": candidates,
-        "label": label,
-        "persona": persona,
-    }
+        "context": context, "response": candidates[label], "candidates": candidates, "label": label, "persona": persona,
+    }  # fmt: skip
 
 
 ROWS = [example(n) for n in range(40)]
@@ -154,12 +150,7 @@ def test_figures_of_a_file_stay_when_its_candidates_are_shuffled(
 
 @pytest.mark.parametrize("name", ["other", "cross"])
 def test_the_next_evaluation_finds_the_compiled_model(
-    capsys: Capture,
-    checkpoints: Path,
-    tmp_path: Path,
-    usual_cache: Path,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture, checkpoints: Path, tmp_path: Path, usual_cache: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("POLYRANK_COMPILED_CACHE_MB")
     data = write_rows(tmp_path / "data.jsonl", ROWS[:4])
@@ -238,15 +229,10 @@ def test_words_name_every_figure(capsys: Capture, checkpoints: Path, tmp_path: P
     assert re.fullmatch(r"model       poly \(measured in \d+ s\)", head)
     assert re.fullmatch(r"The command took \d+ s\.", took)
     assert rest == [
-        "examples    4",
-        "            model",
-        "recall@1    0.250 [0.250, 0.250]",
-        "recall@2    0.500 [0.500, 0.500]",
-        "recall@5    1.000 [1.000, 1.000]",
-        "recall@10   1.000 [1.000, 1.000]",
-        "mrr         0.521 [0.521, 0.521]",
+        "examples    4", "            model", "recall@1    0.250 [0.250, 0.250]", "recall@2    0.500 [0.500, 0.500]",
+        "recall@5    1.000 [1.000, 1.000]", "recall@10   1.000 [1.000, 1.000]", "mrr         0.521 [0.521, 0.521]",
         "In brackets: 95 % bootstrap intervals, 10000 resamples of 1 dialogues.",
-    ]
+    ]  # fmt: skip
 
 
 def test_intervals_are_of_whole_dialogues(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:

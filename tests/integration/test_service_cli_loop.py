@@ -222,9 +222,7 @@ def test_a_build_waits_for_others_and_a_compaction_meanwhile_is_no_switch(capsys
     assert (ended["verdict"], ended["live"], store.current()) == ("switched", copy, ended["new"])
 
 
-def test_a_compaction_as_a_stage_begins_is_followed(
-    capsys: Capture, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compaction_as_a_stage_begins_is_followed(capsys: Capture, folder: Path, monkeypatch) -> None:
     """The stage has begun with the generation that was active before."""
     store = GenerationStore(folder / "store")
     live, options = store.active(), ("--pool", folder / "pool.jsonl", "--store", store.root, "--no-activate", "--json")

@@ -73,9 +73,7 @@ def test_a_quantised_checkpoint_serves_in_int8(fields: dict[str, Any], tmp_path:
     assert 0 < np.linalg.norm(one - other) / np.linalg.norm(other) < 0.1
 
 
-def test_an_interrupt_leaves_the_checkpoint_as_it_was(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_leaves_the_checkpoint_as_it_was(tmp_path: Path, capsys: Capture, monkeypatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -1,6 +1,5 @@
 """`polyrank train`: what it prints and refuses."""
 
-import io
 import json
 import logging
 import re
@@ -10,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import Outcome, call, write_rows
-from tiny import write_base, write_checkpoint
-from tiny_training import orders, rows, write_examples
+from command_line import Outcome, Terminal, call, write_rows
+from tiny import write_checkpoint
+from tiny_training import orders, rows
 
 import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
@@ -22,38 +21,17 @@ from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.config import STATE_FILE
 from polyrank.service.cli import main
 
+BASE_SEED = 0
 Capture = pytest.CaptureFixture[str]
 
 EVIDENCE_TITLE = "R@1 over held-out lists; the second figure with an earlier turn of the conversation in each:"
 TOO_FEW = "8 lists are too few to weigh words by, 50 are needed; give more dialogues"
 
 RECIPE = {
-    "--architecture": "bi",
-    "--steps": 20,
-    "--batch-size": 8,
-    "--learning-rate": 0.01,
-    "--warmup-steps": 2,
-    "--schedule": "constant",
-    "--dropout": 0,
-    "--precision": "no",
-    "--max-context-tokens": 40,
-    "--max-candidate-tokens": 16,
-}
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("train") / "base", seed=0)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl")
+    "--architecture": "bi", "--steps": 20, "--batch-size": 8, "--learning-rate": 0.01,
+    "--warmup-steps": 2, "--schedule": "constant", "--dropout": 0,
+    "--precision": "no", "--max-context-tokens": 40, "--max-candidate-tokens": 16,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +117,7 @@ def test_progress(capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path,
     assert written["calibration"] is None
 
 
-def test_words_that_help_are_weighed_last(
-    capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path, many: Path, tmp_path: Path
-) -> None:
+def test_words_that_help_are_weighed_last(capsys: Capture, caplog, base: Path, many: Path, tmp_path: Path) -> None:
     outcome = train(capsys, base, many, tmp_path / "out", "--json")
     assert outcome.result["evidence"]["lists"] == 56
     assert set(polyrank.load(tmp_path / "out").config.evidence.weights) == set(FEATURES)
@@ -288,9 +264,7 @@ def test_the_vectors_alone_may_count(capsys: Capture, base: Path, many: Path, tm
     assert json.loads((tmp_path / "out" / "polyrank.json").read_text())["evidence"] is None
 
 
-def test_a_terminal_gets_a_bar_and_a_line_for_each_look(
-    monkeypatch: pytest.MonkeyPatch, base: Path, data: Path, tmp_path: Path
-) -> None:
+def test_a_terminal_gets_a_bar_and_a_line_for_each_look(monkeypatch, base: Path, data: Path, tmp_path: Path) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     assert main([str(each) for each in arguments(base, data, tmp_path / "out")]) == 0
@@ -306,10 +280,7 @@ def test_a_terminal_gets_a_bar_and_a_line_for_each_look(
     [
         ({"tune": "top-3"}, "give all, all-but-embeddings or top-1 to top-2"),
         ({"max_context_tokens": 900}, "asks for 900 tokens, the transformer allows 64"),
-        (
-            {"architecture": "cross", "first_stage": "/nowhere"},
-            "/nowhere is no checkpoint; give a poly",
-        ),
+        ({"architecture": "cross", "first_stage": "/nowhere"}, "/nowhere is no checkpoint; give a poly"),
         ({"learning_rate": "1e30"}, "lower --learning-rate"),
         ({"precision": "fp16"}, "precision fp16 is for GPUs; on a processor give auto, no or bf16"),
     ],

@@ -12,22 +12,18 @@ import yaml
 from command_line import Outcome, call, write_rows
 from fake_hub import TOKEN, FakeHub
 from huggingface_hub import constants
-from tiny import write_base, write_checkpoint
+from tiny import write_checkpoint
 from tiny_training import orders, rows, write_examples
 
 import polyrank
 from polyrank.model import processor
 
+BASE_SEED = 0
 Capture = pytest.CaptureFixture[str]
 QUICK = [
     *("--steps", 4, "--batch-size", 8, "--warmup-steps", 0, "--learning-rate", 0.01, "--dropout", 0),
     *("--max-context-tokens", 40, "--max-candidate-tokens", 16),
 ]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("train") / "base", seed=0)
 
 
 @pytest.fixture

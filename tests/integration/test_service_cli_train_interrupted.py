@@ -49,30 +49,14 @@ def require_as_said(outcome: Outcome, output: Path) -> None:
         assert not output.exists()
 
 
-@pytest.mark.parametrize(
-    ("stage", "goes_on"),
-    [
-        ("loading libraries", False),
-        ("loading base", False),
-        ("reading orders.jsonl", False),
-        ("reading what is held out", False),
-        ("looking", False),
-        ("train", True),
-        ("loading out", True),
-        ("scoring lists", True),
-        ("weighing words", True),
-        ("calibrating", True),
-        ("candidates", True),
-        ("contexts", True),
-    ],
-)
+@pytest.mark.parametrize(("stage", "goes_on"), [
+    ("loading libraries", False), ("loading base", False), ("reading orders.jsonl", False),
+    ("reading what is held out", False), ("looking", False), ("train", True),
+    ("loading out", True), ("scoring lists", True), ("weighing words", True),
+    ("calibrating", True), ("candidates", True), ("contexts", True),
+])  # fmt: skip
 def test_at_each_stage(
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
-    given: list[object],
-    tmp_path: Path,
-    stage: str,
-    goes_on: bool,
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, given: list[object], tmp_path: Path, stage: str, goes_on: bool
 ) -> None:
     output, show = tmp_path / "out", Progress.__call__
 

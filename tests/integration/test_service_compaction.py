@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from served import Served, serve
 from service_fakes import build_store, load, pool
+from waiting import until
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
@@ -21,15 +21,6 @@ from polyrank.service.settings import Settings
 pytestmark = pytest.mark.usefixtures("warm_children")
 
 COUNT = 60
-
-
-def wait(until: Callable[[], Any]) -> Any:
-    """What `until` returns, once that is true."""
-    deadline = time.monotonic() + 60
-    while not (found := until()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def active(server: Served) -> dict[str, Any]:
@@ -60,14 +51,14 @@ def test_where_words_do_not_count_no_answer_changes(tmp_path: Path, index: str) 
         response = server.client.post("/index/compact")
         assert response.status_code == 202
         assert JobOut.model_validate_json(response.content).compacts
-        job = wait(lambda: ended(server, response.headers["location"]))
+        job = until(lambda: ended(server, response.headers["location"]))
         assert (job["state"], job["error"]) == ("succeeded", None)
         now = active(server)
         assert now["id"] == job["generation"] != before
         assert (now["count"], now["revision"], now["added"], now["removed"]) == (COUNT - 1, 2, 0, 0)
         assert now["index"] == index
         assert [ranking(server, exact=True), ranking(server, filter={"lang": "en"})] == answers
-        assert wait(lambda: GenerationStore(tmp_path).ids() == [now["id"]]), "what it replaced is collected"
+        assert until(lambda: GenerationStore(tmp_path).ids() == [now["id"]]), "what it replaced is collected"
 
 
 def ended(server: Served, location: str) -> Any:
@@ -121,7 +112,7 @@ def test_a_pool_that_grows_from_one_reply_is_counted_in_time(tmp_path: Path) -> 
         def counted() -> Any:
             return ranking(server, **asked)[0][0] == "c200" and active(server)["added"] < 275 // 2
 
-        wait(counted)
+        until(counted)
         words = server.app.state.resources.live.require().generation.words
         assert words.table.statistics.texts > 275 / 2
 
@@ -129,7 +120,7 @@ def test_a_pool_that_grows_from_one_reply_is_counted_in_time(tmp_path: Path) -> 
             server.client.post("/index/compact")  # refused while another one runs, and when there is nothing to do
             return active(server)["added"] == 0
 
-        wait(all_counted)
+        until(all_counted)
         grown = ranking(server, **asked)
     with serve(create_app(Settings(store=tmp_path / "built"))) as server:
         assert ranking(server, **asked) == grown

@@ -286,9 +286,7 @@ def test_an_answer_makes_a_connection_known_while_its_request_is_still_worked_on
 
 
 @pytest.mark.parametrize("parts", [[RANK], [RANK[:7], RANK[7:]]], ids=["whole", "in parts"])
-def test_who_would_begin_too_late_is_told_at_once(
-    server: Served, monkeypatch: pytest.MonkeyPatch, parts: list[bytes]
-) -> None:
+def test_who_would_begin_too_late_is_told_at_once(server: Served, monkeypatch, parts: list[bytes]) -> None:
     monkeypatch.setattr(connections.Beginnings, "is_late", lambda *_: True)
     before = server.metric("rejected_total", reason="busy")
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:

@@ -34,14 +34,9 @@ TEXT = "w1 w2 w3 w7 w9"
 OLD, NEW = pool(30, "old", seed=1), pool(40, "new", seed=2)
 ADDED = Candidate("added", TEXT)
 FILES = [
-    "candidates.arrow",
-    "embeddings.bin",
-    "ids.index",
-    "texts.index",
-    "index.faiss",
-    "manifest.json",
-    "model/words.json",
-]
+    "candidates.arrow", "embeddings.bin", "ids.index", "texts.index",
+    "index.faiss", "manifest.json", "model/words.json",
+]  # fmt: skip
 POINTERS = ["CURRENT", "HISTORY"]
 TABLES = ["keys", "starts", "rows", "weights", "columns", "texts", "texts_rows"]
 STATISTICS = ["statistics-totals", "statistics-keys", "statistics-frequencies"]

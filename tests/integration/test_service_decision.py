@@ -78,13 +78,10 @@ def test_a_batch_decides_one_by_one_and_all_are_counted(server: Served) -> None:
 
     before = counts()
     asked = [
-        {"context": "w3", "answer_if": 1e-9},
-        {"context": "w3"},
-        {"context": "w3", "answer_if": 1},
-        {"context": "w3", "answer_if": 2},
-        {"context": "w3", "answer_if": 0.5, "rerank": True},
+        {"context": "w3", "answer_if": 1e-9}, {"context": "w3"}, {"context": "w3", "answer_if": 1},
+        {"context": "w3", "answer_if": 2}, {"context": "w3", "answer_if": 0.5, "rerank": True},
         {"context": "w3", "answer_if": 0.5, "filter": {"lang": "none"}},
-    ]
+    ]  # fmt: skip
     with polyrank.Client(server.url) as client:
         yes, plain, no, wrong, uncalibrated, nothing = client.rank_batch(asked)
         assert client.rank("w3", answer_if=1e-9).decision == yes.decision
@@ -105,9 +102,7 @@ def test_an_answer_that_is_kept_is_of_its_threshold(server: Served) -> None:
         assert first.json()["decision"]["threshold"] == threshold
 
 
-def test_the_command_says_it_from_service_and_store(
-    capsys: pytest.CaptureFixture[str], server: Served, store: Path
-) -> None:
+def test_the_command_says_it_from_service_and_store(capsys, server: Served, store: Path) -> None:
     probability = ask(server, answer_if=0.5)["decision"]["probability"]
     for source in (("--url", server.url), ("--store", store)):
         line = call(capsys, "rank", QUERY, "--answer-if", "0.9", *source).out.splitlines()[-1]

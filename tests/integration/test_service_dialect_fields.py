@@ -29,12 +29,9 @@ LONG = "w1 " * 30  # longer than the model reads
 TEXTS = ["w1 w2", LONG, "w3"]
 # Of all routes a value that changes the answer, or is refused beside a text that is too long.
 CUTS = {
-    "truncate": False,
-    "truncation": False,
-    "truncation_direction": "Left",
-    "truncation_side": "left",
-    "truncate_prompt_tokens": 3,
-}
+    "truncate": False, "truncation": False, "truncation_direction": "Left",
+    "truncation_side": "left", "truncate_prompt_tokens": 3,
+}  # fmt: skip
 
 
 class Route(NamedTuple):

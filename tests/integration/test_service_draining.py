@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from server_process import HEADERS, Load, ServerProcess, get
+from waiting import until
 
 Start = Callable[..., ServerProcess]
 
@@ -22,11 +23,7 @@ def catches(process: int, number: signal.Signals) -> bool:
 
 @pytest.mark.parametrize(
     ("workers", "number", "fresh", "heeds"),
-    [
-        (1, signal.SIGTERM, True, False),
-        (1, signal.SIGINT, False, True),
-        (2, signal.SIGTERM, True, False),
-    ],
+    [(1, signal.SIGTERM, True, False), (1, signal.SIGINT, False, True), (2, signal.SIGTERM, True, False)],
 )
 def test_no_request_is_lost_while_it_drains(
     start: Start, store: Path, workers: int, number: int, fresh: bool, heeds: bool
@@ -62,9 +59,7 @@ def test_while_it_drains_it_is_alive_but_not_ready(start: Start, store: Path) ->
         if expected is None:
             assert get(port, "/readyz")[0] == 200
             server.process.terminate()
-            until = time.monotonic() + 60
-            while get(port, "/readyz")[0] == 200:
-                assert time.monotonic() < until
+            until(lambda: get(port, "/readyz")[0] != 200)
     status, body = get(port, "/readyz")
     assert (status, json.loads(body)["type"]) == (503, "urn:polyrank:problem:draining")
     assert [get(port, path)[0] for path in ("/livez", "/healthz", "/metrics")] == [200, 200, 200]

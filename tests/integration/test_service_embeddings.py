@@ -243,9 +243,7 @@ def test_what_tokenizing_may_cost_is_bounded(words: TestClient) -> None:
     assert len(post(words, "/tokenize", inputs=texts[:2])) == 2
 
 
-def test_tokenizing_keeps_to_its_deadline_and_to_the_tokenizers_thread(
-    words: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokenizing_keeps_to_its_deadline_and_to_the_tokenizers_thread(words: TestClient, monkeypatch) -> None:
     threads: list[str] = []
 
     def slow(texts: list[str], wrapped: bool) -> list[Any]:

@@ -47,9 +47,7 @@ RANDOM_HEADS: dict[str, Any] = {"residual": True, "n_codes": 3, "reduction": "me
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, TestClient]]:
+def server(request, tmp_path_factory) -> Iterator[tuple[str, TestClient]]:
     """A server of a small model with random weights."""
     name, parent = request.param, tmp_path_factory.mktemp("explain")
     path = "lexical" if name == "lexical" else write_checkpoint(parent, "model", 3, **MODELS[name])
@@ -194,12 +192,8 @@ def test_spans_are_the_characters_of_turns_persona_and_replies(server: tuple[str
     )
     if name != "lexical":
         assert {(token["turn"], token["persona"]) for token in shown} == {
-            (0, None),
-            (1, None),
-            (2, None),
-            (None, 0),
-            (None, 2),
-        }
+            (0, None), (1, None), (2, None), (None, 0), (None, 2),
+        }  # fmt: skip
     for each in answer["candidates"]:
         told = [token for token in each["reply"]["tokens"] if token["start"] is not None]
         assert all(each["text"][token["start"] : token["end"]] == token["text"] for token in told)
@@ -235,8 +229,8 @@ def test_occlusion_tells_what_the_score_loses_without_each_token(server: tuple[s
     name, client = server
     answer = explain(client, occlusion=True, context="w1 w2 w3")
     tokens = answer["context"]["tokens"]
-    whole = {each["index"]: each["scores"]["late"] for each in ask(client, "/rank", context="w1 w2 w3")["results"]}
-    without = {each["index"]: each["scores"]["late"] for each in ask(client, "/rank", context="w1 w3")["results"]}
+    whole = {each["index"]: each["scores"]["vector"] for each in ask(client, "/rank", context="w1 w2 w3")["results"]}
+    without = {each["index"]: each["scores"]["vector"] for each in ask(client, "/rank", context="w1 w3")["results"]}
     for each in answer["candidates"]:
         if name == "lexical":
             assert each["occlusion"] is None
@@ -280,18 +274,11 @@ def test_ids_that_are_not_there_are_listed(server: tuple[str, TestClient]) -> No
     assert (refused.status_code, refused.json()["type"]) == (422, "urn:polyrank:problem:unknown-candidates")
 
 
-@pytest.mark.parametrize(
-    ("body", "what"),
-    [
-        ({"candidates": []}, "candidates"),
-        ({"candidates": ["w1"] * 11}, "candidates"),
-        ({"against": "c1"}, "against"),
-        ({"cross": "letters"}, "cross"),
-        ({"codes": -1}, "codes"),
-        ({"cross": "turns"}, "rerank"),
-        ({"context": " "}, "context"),
-    ],
-)
+@pytest.mark.parametrize(("body", "what"), [
+    ({"candidates": []}, "candidates"), ({"candidates": ["w1"] * 11}, "candidates"),
+    ({"against": "c1"}, "against"), ({"cross": "letters"}, "cross"),
+    ({"codes": -1}, "codes"), ({"cross": "turns"}, "rerank"), ({"context": " "}, "context"),
+])  # fmt: skip
 def test_what_cannot_be_explained_is_refused(server: tuple[str, TestClient], body: dict[str, Any], what: str) -> None:
     _, client = server
     answer = client.post("/explain", json={"context": SAID, "candidates": SENT, **body})
@@ -329,9 +316,7 @@ def test_nobody_waits_for_another_explanation_beyond_the_deadline(server: tuple[
     assert time.monotonic() - began < 5
 
 
-def test_an_answer_of_many_numbers_is_written_beside_the_event_loop(
-    reranking: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_of_many_numbers_is_written_beside_the_event_loop(reranking: TestClient, monkeypatch) -> None:
     written_by: list[str] = []
     write = routes_explain.answer_of
     monkeypatch.setattr(

@@ -121,11 +121,7 @@ def test_a_pool_that_a_command_may_not_read(capsys: Capture, store: Watched, che
 
 
 def test_a_redis_that_is_gone_in_the_middle_of_a_command(
-    capsys: Capture,
-    store: Watched,
-    command: list[object],
-    redis_process: RedisProcess,
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture, store: Watched, command: list[object], redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kill(_self: Progress, stage: str, _done: int, _total: int | None) -> None:
         if stage == "redis":
@@ -200,9 +196,7 @@ def as_builder(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize("kind", ["rebuild", "compaction"])
-def test_no_room_for_a_job(
-    store: Watched, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_no_room_for_a_job(store: Watched, checkpoints: Path, tmp_path: Path, monkeypatch, kind: str) -> None:
     write_rows(tmp_path / "pool.jsonl", pool_rows(ROWS))
     as_builder(f"ulimit -f {LIMIT // 512}; exec {sys.executable}", tmp_path, monkeypatch)
     with api(store, checkpoints, tmp_path) as server:
@@ -216,9 +210,7 @@ def test_no_room_for_a_job(
     store.assert_next_build_works()
 
 
-def test_a_pool_that_a_job_may_not_read(
-    store: Watched, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_that_a_job_may_not_read(store: Watched, checkpoints: Path, tmp_path: Path, monkeypatch) -> None:
     rows = write_rows(tmp_path / "pool.jsonl", pool_rows(3))
     rows.chmod(0)
     as_builder(f"exec {python_bound_by_permissions()}", tmp_path, monkeypatch)

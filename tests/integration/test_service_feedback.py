@@ -19,6 +19,7 @@ from in_process import TestClient
 from served import Served, serve
 from server_process import ServerProcess
 from service_fakes import build_store, load, pool
+from waiting import until
 from warm_python import WarmPython
 
 import polyrank
@@ -189,11 +190,8 @@ def test_an_answer_of_the_cache_is_a_ranking_of_its_own(start: Start, store: Pat
 def test_each_ranking_of_a_batch_is_recorded(start: Start, store: Path) -> None:
     server = start()
     asked = [
-        {"context": "w1"},
-        {"context": ""},
-        {"context": "w2", "log": False},
-        {"context": "w3", "conversation": "a"},
-    ]
+        {"context": "w1"}, {"context": ""}, {"context": "w2", "log": False}, {"context": "w3", "conversation": "a"},
+    ]  # fmt: skip
     entries = server.client.post("/rank/batch", json={"requests": asked}).json()["answers"]
     ids = [entry.get("answer", {}).get("ranking_id") for entry in entries]
     assert [each is not None for each in ids] == [True, False, False, True]
@@ -332,10 +330,7 @@ def test_a_closed_file_is_compressed_and_holds_the_same(start: Start, store: Pat
     before = recorded(store, 1, 1)
     [path] = (store / "feedback").glob("*.jsonl")
     server.stop()
-    deadline = time.monotonic() + 10
-    while path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not path.exists(), 10)
     assert path.with_name(f"{path.name}.zst").stat().st_mode & 0o777 == 0o600
     assert recorded(store, 1, 1) == before
 
@@ -373,9 +368,7 @@ def test_a_function_that_is_not_there_is_told_before_any_model_is_loaded(store: 
     assert not loaded
 
 
-def test_events_are_acknowledged_when_they_are_on_the_disk(
-    start: Start, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_are_acknowledged_when_they_are_on_the_disk(start: Start, store: Path, monkeypatch) -> None:
     """With a disk that does not take them, the caller is told so; with one that does again, all goes on."""
     server = start()
     ranking = server.rank(context="w1").json()["ranking_id"]
@@ -388,9 +381,7 @@ def test_events_are_acknowledged_when_they_are_on_the_disk(
         assert slug(told(server, event(ranking, 2))) == (507, "disk-full")
         answer = server.rank(context="w2")
         assert answer.status_code == 200
-        deadline = time.monotonic() + 10
-        while server.metric("feedback_rankings_total", outcome="dropped") != 1:
-            assert time.monotonic() < deadline
+        until(lambda: server.metric("feedback_rankings_total", outcome="dropped") == 1, 10)
     assert told(server, event(ranking, 1), event(ranking, 2)).json()["accepted"] == 2
     tally = LogTally()
     found = {use.ranking.id: use for use in uses(store, tally)}
@@ -448,10 +439,7 @@ def test_what_was_acknowledged_survives_kills(
         senders = [Sender(port, 10 * turn + number) for number in range(4)]
         for sender in senders:
             sender.start()
-        deadline = time.monotonic() + 60
-        while min(len(sender.acknowledged) for sender in senders) < 10 + 3 * turn:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        until(lambda senders=senders, turn=turn: min(len(each.acknowledged) for each in senders) >= 10 + 3 * turn)
         kill_all(server)
         for sender in senders:
             sender.join()
@@ -463,10 +451,7 @@ def test_what_was_acknowledged_survives_kills(
     assert tally.damaged <= 3 * workers, "no more than the line that each was at"
     server = ServerProcess(warm_python, store=tmp_path, workers=workers, feedback="texts")
     server.ready()
-    deadline = time.monotonic() + 20
-    while [*(tmp_path / "feedback").glob("*.jsonl")]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not [*(tmp_path / "feedback").glob("*.jsonl")], 20)
     assert acknowledged <= {each.id for use in uses(tmp_path) for each in use.events}
     assert erase(tmp_path, ["chat 11"]).rankings > 0
     own = Identity.of(tmp_path).conversation("chat 11")
@@ -489,10 +474,7 @@ def test_what_was_acknowledged_survives_the_kill_of_the_worker_in_which_its_rank
         sender.start()
     for turn in range(5):
         wanted = sum(len(each.acknowledged) for each in senders) + 40
-        deadline = time.monotonic() + 60
-        while sum(len(each.acknowledged) for each in senders) < wanted:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        until(lambda wanted=wanted: sum(len(each.acknowledged) for each in senders) >= wanted)
         workers = children(server)
         os.kill(workers[turn % len(workers)], signal.SIGKILL)
     for sender in senders:
@@ -526,16 +508,8 @@ def raw_lines(store: Path) -> list[str]:
 def cli(action: str, store: Path, *arguments: str) -> dict[str, Any]:
     """Run a command; returns what it says."""
     command = [
-        sys.executable,
-        "-m",
-        "polyrank.service.cli",
-        "feedback",
-        action,
-        "--store",
-        str(store),
-        "--json",
-        *arguments,
-    ]
+        sys.executable, "-m", "polyrank.service.cli", "feedback", action, "--store", str(store), "--json", *arguments,
+    ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts
@@ -549,11 +523,8 @@ def test_a_conversation_is_erased_while_servers_write(start: Start, store: Path)
         told(servers[number % 2], event(ranking, number, "written", text=f"about {ranking}"))
     recorded(store, 6, 6)
     assert cli("erase", store, "--conversation", "chat 1") == {
-        "rankings": 4,
-        "files_left": 0,
-        "loop_collects_anew": False,
-        "unknown": [],
-    }
+        "rankings": 4, "files_left": 0, "loop_collects_anew": False, "unknown": [],
+    }  # fmt: skip
     rest = " ".join(raw_lines(store))
     assert [name in rest for name in ids] == [False, True, False, False, True, False]
     status = cli("status", store)

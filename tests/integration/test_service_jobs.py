@@ -252,9 +252,7 @@ def test_paths_stay_below_their_roots(api: Api, body: dict[str, Any], says: str)
 
 
 @pytest.mark.parametrize("path", [None, "."])
-def test_the_builder_imports_nothing_that_lies_about(
-    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None
-) -> None:
+def test_the_builder_imports_nothing_that_lies_about(api: Api, tmp_path: Path, monkeypatch, path: str | None) -> None:
     for name in ("index_builder", "model", "orjson"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the working directory')")
     if path is None:
@@ -371,9 +369,7 @@ def test_a_builder_that_ignores_sigterm_is_killed(api: Api, stub: Callable[[str]
     assert api.wait(job["id"])["state"] == "cancelled"
 
 
-def test_a_builder_that_had_to_be_killed_when_it_was_cancelled_leaves_nothing(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_builder_that_had_to_be_killed_when_it_was_cancelled_leaves_nothing(api: Api, monkeypatch) -> None:
     monkeypatch.setattr(builder_process, "GRACE_SECONDS", 0.1)
     monkeypatch.setattr(builder_process.sys, "executable", PYTHON)  # whose own group is killed
     job = api.job(api.start(pool="huge.jsonl"))

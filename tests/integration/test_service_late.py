@@ -28,6 +28,7 @@ from service_fakes import (
     word_additions,
 )
 from updated import LiveStore
+from waiting import until
 
 from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.errors import GenerationCorrupt
@@ -220,9 +221,7 @@ def test_a_replica_that_cannot_have_the_rows_answers_by_the_first_stage(
             assert set(ranked.degraded) == {"late_failed", "cache_unavailable"}
             assert (len(ranked.places), ranked.exact) == (10, False)
         if lost == "all":  # each request makes some of the rows anew
-            until = time.monotonic() + 60
-            while rank(here.serving, asked(TEXT)).degraded and time.monotonic() < until:
-                time.sleep(0.05)  # they are written in the background
+            until(lambda: not rank(here.serving, asked(TEXT)).degraded)  # they are written in the background
             assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
         here.upsert(Candidate("c1", POOL[1].text))
     finally:

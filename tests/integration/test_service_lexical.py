@@ -65,7 +65,7 @@ def test_an_answer_says_where_words_had_nothing_to_go_by(tmp_path: Path) -> None
 
 def answered(body: dict[str, Any]) -> list[tuple[str, float]]:
     for result in body["results"]:
-        assert result["scores"] == {"late": 0.0, "lexical": result["score"]}
+        assert result["scores"] == {"vector": 0.0, "lexical": result["score"]}
     assert (body["exact"], body["degraded"], body["truncated"]["candidates"]) == (True, [], 0)
     return [(result["id"], result["score"]) for result in body["results"]]
 
@@ -205,14 +205,11 @@ def test_the_command_evaluates_and_ranks(capsys: pytest.CaptureFixture[str], tmp
     pool = write_rows(tmp_path / "pool.jsonl", [{"id": each.id, "text": each.text} for each in POOL])
     rows = [
         {
-            "dialogue": f"d{n}",
-            "context": [f"where is item{n}"],
-            "response": row(n).text,
-            "candidates": [row(n + at).text for at in range(1, 20)] + [row(n).text],
-            "label": 19,
+            "dialogue": f"d{n}", "context": [f"where is item{n}"], "response": row(n).text,
+            "candidates": [row(n + at).text for at in range(1, 20)] + [row(n).text], "label": 19,
         }
         for n in range(60)
-    ]
+    ]  # fmt: skip
     data = write_rows(tmp_path / "data.jsonl", rows)
     averse = LexicalConfig(weights={"last": -1.0})
     polyrank.LexicalRanker("", replace(LEXICAL.config, evidence=averse)).save(tmp_path / "averse")
@@ -233,9 +230,7 @@ def test_the_command_evaluates_and_ranks(capsys: pytest.CaptureFixture[str], tmp
         ("evaluate --model lexical --data POOL --pool POOL --reranker lexical", "give a cross- or uni-encoder"),
     ],
 )
-def test_commands_that_need_a_network_say_so(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, says: str
-) -> None:
+def test_commands_that_need_a_network_say_so(capsys, tmp_path: Path, command: str, says: str) -> None:
     pool = write_rows(tmp_path / "pool.jsonl", [{"text": each.text} for each in POOL])
     paths = {"POOL": pool, "STORE": tmp_path / "store"}
     outcome = call(capsys, *(paths.get(word, word) for word in command.split()))

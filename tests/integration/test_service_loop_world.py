@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from command_line import call, write_rows
 from loop_world import KNOWN, TOPICS, Server, Taken, World, clicks, in_the_canary, relevance, use
 from server_process import ServerProcess
 from tiny import write_base
+from waiting import until
 
 import polyrank
 from polyrank.model.measures import Values
@@ -22,17 +22,9 @@ from polyrank.service.loop.statistics import compared, judged
 CONVERSATIONS = 2500
 GAIN = 0.03
 FLAGS = {
-    "--steps": 150,
-    "--batch-size": 32,
-    "--learning-rate": 5e-3,
-    "--code-learning-rate": 5e-3,
-    "--warmup-steps": 5,
-    "--schedule": "cosine",
-    "--looks": 1,
-    "--dropout": 0,
-    "--tune": "all",
-    "--precision": "no",
-}
+    "--steps": 150, "--batch-size": 32, "--learning-rate": 5e-3, "--code-learning-rate": 5e-3, "--warmup-steps": 5,
+    "--schedule": "cosine", "--looks": 1, "--dropout": 0, "--tune": "all", "--precision": "no",
+}  # fmt: skip
 TRAINING = [*(str(each) for pair in FLAGS.items() for each in pair), "--no-evidence"]
 CANARY = {"canary_shares": [0.5], "step_hours": 0, "settle_minutes": 0, "watch_hours": 0}
 SIZES = ["--max-context-tokens", "40", "--max-candidate-tokens", "16"]
@@ -51,10 +43,7 @@ def write_config(path: Path, store: Path, golden: Path) -> Path:
 
 
 def wait_for(server: Server, generation: str) -> None:
-    until = time.monotonic() + 60
-    while server.client.get("/index").json()["active"]["id"] != generation:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    until(lambda: server.client.get("/index").json()["active"]["id"] == generation)
 
 
 def by_clicks(model: Path, taken: list[Taken]) -> Values:

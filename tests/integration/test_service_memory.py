@@ -14,6 +14,7 @@ import pytest
 from benchmarks.load.worst import MOST_BYTES
 from server_process import Load, ServerProcess
 from service_fakes import pool
+from waiting import until
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
@@ -72,10 +73,7 @@ def test_memory_does_not_grow_with_switches(start: Start, checkpoints: Path, tmp
             load.wait_for(ANSWERS_A_SWITCH)
             taken.append(resident(server.process.pid))
         assert load.lost == []
-        until = time.monotonic() + 60
-        while len(generations_mapped(server.process.pid)) > 1:
-            assert time.monotonic() < until, "a generation that nobody reads is still mapped"
-            time.sleep(0.05)
+        until(lambda: len(generations_mapped(server.process.pid)) <= 1)  # what nobody reads is not mapped
     before, after = max(taken[:WARM_UPS]), taken[-1]
     assert after <= 1.1 * before, f"{before} KiB became {after}"
     leaked = switches * min(size(tmp_path / "generations" / each) for each in prefixes) / 1024

@@ -1,7 +1,6 @@
 """A model that fails: whose request it is, what readiness says, and how it comes back (fault F12)."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from served import Served, serve
 from service_fakes import WordRanker, build_store, load
+from waiting import until
 
 from polyrank.service.app import create_app
 from polyrank.service.scheduling.scheduler import MOST_FAILURES
@@ -40,10 +40,7 @@ class Fragile:
         return self.server.client.get(path).status_code
 
     def await_status(self, path: str, status: int) -> None:
-        deadline = time.monotonic() + 60
-        while self.status(path) != status:
-            assert time.monotonic() < deadline, f"{path} is not {status}"
-            time.sleep(0.02)
+        until(lambda: self.status(path) == status)
 
 
 @pytest.fixture
@@ -60,9 +57,7 @@ def test_f12_only_the_request_that_makes_a_batch_fail_fails(fragile: Fragile) ->
     with ThreadPoolExecutor(8) as pool:
         fragile.gate.clear()
         asked = [pool.submit(fragile.server.rank, context=each) for each in ("w1", "w2 w3", thirteen, "w4", "w5 w6")]
-        deadline = time.monotonic() + 60
-        while fragile.server.metric("queue_depth") < len(asked) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: fragile.server.metric("queue_depth") >= len(asked))
         fragile.gate.set()
         answers = [each.result() for each in asked]
     assert [each.status_code for each in answers] == [200, 200, 500, 200, 200]

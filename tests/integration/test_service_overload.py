@@ -13,6 +13,7 @@ import httpx2
 import pytest
 from served import Served, serve
 from service_fakes import build_store, load
+from waiting import until
 
 from polyrank.index_builder.building.job_records import JobRequest, JobStore
 from polyrank.service.app import create_app
@@ -54,10 +55,7 @@ class Busy:
         return int(self.server.metric("queue_depth")) - 1
 
     def await_waiting(self, count: int) -> None:
-        deadline = time.monotonic() + 60
-        while self.waiting() != count:
-            assert time.monotonic() < deadline, self.waiting()
-            time.sleep(0.005)
+        until(lambda: self.waiting() == count)
 
 
 @pytest.fixture

@@ -70,16 +70,10 @@ def test_browsers_enforce_the_policy(client: TestClient) -> None:
     rules = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
     assert rules.pop("script-src").startswith("'self' 'sha256-")
     assert rules == {
-        "default-src": "'none'",
-        "style-src": "'self'",
-        "img-src": "'self'",
-        "connect-src": "'self'",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "frame-ancestors": "'none'",
-        "require-trusted-types-for": "'script'",
-        "trusted-types": "'none'",
-    }
+        "default-src": "'none'", "style-src": "'self'", "img-src": "'self'", "connect-src": "'self'",
+        "base-uri": "'none'", "form-action": "'none'", "frame-ancestors": "'none'",
+        "require-trusted-types-for": "'script'", "trusted-types": "'none'",
+    }  # fmt: skip
     assert headers["referrer-policy"] == "no-referrer"
 
 

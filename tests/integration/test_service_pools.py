@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,6 +21,7 @@ from redis_process import RedisProcess
 from served import Served, serve
 from server_process import Load, ServerProcess
 from service_fakes import WordRanker, build_store, load, pool
+from waiting import until
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
@@ -70,13 +70,6 @@ def ids(server: Served, base: str, **fields: Any) -> list[str]:
     answer = server.client.post(f"{base}/rank", json={"context": "w1 w2 w3", "top_k": 50, **fields})
     assert answer.status_code == 200, answer.text
     return [result["id"] for result in answer.json()["results"]]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_each_pool_answers_with_its_own_candidates(server: Served) -> None:
@@ -200,7 +193,7 @@ def test_a_job_is_the_pools_own_and_one_builds_at_a_time(start: Callable[..., Se
         assert (refused.status_code, refused.json()["job"]) == (409, where)
         assert refused.headers["link"] == f'<{where}>; rel="related"'
     assert "of the pool shop has not finished" in refused.json()["detail"]
-    wait_for(lambda: server.client.get(where).json()["state"] not in ("queued", "running"))
+    until(lambda: server.client.get(where).json()["state"] not in ("queued", "running"))
     assert server.client.get(where).json()["state"] == "succeeded"
     assert server.client.get(where.replace("shop", "support")).status_code == 404
     assert len(ids(server, "/pools/shop")) == 9
@@ -276,9 +269,7 @@ class Heard(logging.Handler):
         self.lines.append((POOL.get(), record.fields["route"]))  # type: ignore[attr-defined]
 
 
-def test_the_log_names_the_pool_of_each_request_of_a_connection(
-    server: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_names_the_pool_of_each_request_of_a_connection(server: Served, caplog) -> None:
     heard, log = Heard(), logging.getLogger("polyrank.request")
     caplog.set_level(logging.INFO, log.name)
     log.addHandler(heard)
@@ -286,10 +277,10 @@ def test_the_log_names_the_pool_of_each_request_of_a_connection(
         paths = ("/pools/shop/info", "/info", "/pools/a%0Ab/info", "/pools/support/info", "/pools")
         for path in paths:
             server.client.get(path)
-        wait_for(lambda: len(heard.lines) == 5)
+        until(lambda: len(heard.lines) == 5)
         with socket.create_connection(("127.0.0.1", server.port)) as connection:  # all at once, before any answer
             connection.sendall(b"".join(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths))
-            wait_for(lambda: len(heard.lines) == 10)
+            until(lambda: len(heard.lines) == 10)
     finally:
         log.removeHandler(heard)
     told = [("shop", "/info"), ("", "/info"), ("", "unmatched"), ("support", "/info"), ("", "/pools")]
@@ -364,7 +355,7 @@ def test_a_pool_that_cannot_be_served_leaves_the_others_alone(
     assert (good["why"], bad["why"].startswith("no generation can be served")) == (None, True)
     assert server.client.get("/livez").status_code == 200
     build_store(stores["shop"], pool(20, "shop-"))  # by another process, as far as the server knows
-    wait_for(lambda: server.client.get("/readyz").status_code == 200)
+    until(lambda: server.client.get("/readyz").status_code == 200)
     assert len(ids(server, "/pools/shop")) == 20
 
 
@@ -379,7 +370,7 @@ def test_a_pool_whose_directory_is_none_any_more_leaves_the_others_alone(
     assert server.client.get("/pools/shop/readyz").status_code == 503
     stores["shop"].unlink()
     kept.rename(stores["shop"])
-    wait_for(lambda: server.client.get("/readyz").status_code == 200)
+    until(lambda: server.client.get("/readyz").status_code == 200)
     assert len(ids(server, "/pools/shop")) == 40
 
 
@@ -411,7 +402,7 @@ def test_a_switch_of_one_under_load_fails_no_request_of_any(
                 assert server.client.post("/pools/support/index/activate", json={"generation": target}).is_success
             else:
                 GenerationStore(stores["support"]).activate(str(target))
-            wait_for(lambda target=target: target in seen)
+            until(lambda target=target: target in seen)
             shop.wait_for(5)
     assert support.lost == shop.lost == []
     assert set(support.answered) == set(shop.answered) == {200}
@@ -489,7 +480,7 @@ def test_pools_of_one_model_in_two_types_keep_texts_apart(
     for n, name in enumerate(NAMES, 1):
         answer = server.client.post(f"/pools/{name}/rank", json={"context": "w1", "candidates": texts})
         assert answer.status_code == 200, answer.text
-        wait_for(lambda n=n: len(redis_process.client().keys("pe:t:*")) == n * len(texts))
+        until(lambda n=n: len(redis_process.client().keys("pe:t:*")) == n * len(texts))
     assert server.metric("cache_requests_total", tier="text", result="corrupt") == 0
 
 

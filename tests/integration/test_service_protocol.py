@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -17,6 +17,7 @@ from typing import IO
 import pytest
 from bad_inputs import ASK, BOUND, HEAD, resident_bytes, serve_words
 from served import Served
+from waiting import until
 
 from polyrank.service.http.plumbing import middleware
 from polyrank.service.process import connections
@@ -250,12 +251,6 @@ CONNECTIONS = [
 EXCHANGES = [*UPGRADES, *NO_HTTP, *FIELDS, *HOSTS, *TARGETS, *LENGTHS, *IN_CHUNKS, *CONNECTIONS]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve_words(tmp_path_factory.mktemp("store")) as served:
-        yield served
-
-
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "LINGER_SECONDS", 0.05)
@@ -430,16 +425,7 @@ def test_a_client_that_does_not_read_is_cut_off(server: Served, monkeypatch: pyt
     before = server.metric("rejected_total", reason="unread")
     with connected(server, read_bytes=4096) as connection:
         send(connection, get(line=b"GET /openapi.json HTTP/1.1") * 60)
-        assert wait_until(lambda: server.metric("rejected_total", reason="unread") > before)
-
-
-def wait_until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
+        until(lambda: server.metric("rejected_total", reason="unread") > before)
 
 
 def test_clients_that_do_not_read_hold_up_no_other_that_pipelines(server: Served) -> None:
@@ -463,7 +449,7 @@ def test_unread_answers_together_have_a_bound(server: Served, monkeypatch: pytes
         for _ in range(4):
             connection = stack.enter_context(connected(server, read_bytes=4096))
             send(connection, get(line=b"GET /openapi.json HTTP/1.1") * 60)
-        assert wait_until(lambda: server.metric("rejected_total", reason="unread") > before)
+        until(lambda: server.metric("rejected_total", reason="unread") > before)
 
 
 def test_a_client_that_reads_slowly_gets_its_answers(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,7 +473,7 @@ def test_large_bodies_together_have_a_bound(server: Served) -> None:
         unfinished = [stack.enter_context(connected(server)) for _ in range(12)]
         for connection in unfinished:
             send(connection, HEAD + b"Content-Length: %d\r\n\r\n" % BOUND + b" " * large)
-        assert wait_until(lambda: server.metric("rejected_total", reason="bodies") > before)
+        until(lambda: server.metric("rejected_total", reason="bodies") > before)
         assert server.rank(context="a").status_code == 200, "small bodies need no room"
         refused = select.select(unfinished, [], [], 10)[0][0]  # the server reads them in an order of its own
         with refused.makefile("rb") as reader:
@@ -496,7 +482,7 @@ def test_large_bodies_together_have_a_bound(server: Served) -> None:
         assert (got[0], json.loads(got[2])["type"]) == (503, "urn:polyrank:problem:bodies-held")
         assert got[1]["retry-after"] == "1"
     padded = ASK + b" " * large
-    assert wait_until(lambda: len(server.raw(post(b"Content-Length: %d\r\n" % len(padded), padded))) > 1000)
+    until(lambda: len(server.raw(post(b"Content-Length: %d\r\n" % len(padded), padded))) > 1000)
 
 
 def test_pages_of_named_origins_and_calls_of_named_hosts_are_answered(tmp_path: Path) -> None:

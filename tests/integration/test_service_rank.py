@@ -45,7 +45,7 @@ def rank(client: TestClient, **fields: object) -> dict:
 
 
 def scores(answer: dict) -> list[tuple[str, float]]:
-    return [(result["id"], result["scores"]["late"]) for result in answer["results"]]
+    return [(result["id"], result["scores"]["vector"]) for result in answer["results"]]
 
 
 def test_texts_ids_and_retrieval_agree(client: TestClient) -> None:
@@ -126,7 +126,7 @@ def test_the_second_look(client: TestClient) -> None:
     assert cross[:4] == sorted(cross[:4], reverse=True)
     assert cross[4:] == [None] * 4
     for result in answer["results"]:
-        assert result["score"] == result["scores"].get("cross", result["scores"]["late"])
+        assert result["score"] == result["scores"].get("cross", result["scores"]["vector"])
     assert answer["timings_ms"]["rerank"] > 0
 
 
@@ -228,9 +228,7 @@ def test_the_index_says_what_it_finds(client: TestClient) -> None:
     assert (active["recall"]["recall@10"], active["recall"]["min_recall"]) == (1.0, 0.95)
 
 
-def test_the_index_says_by_which_times_it_was_chosen(
-    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_says_by_which_times_it_was_chosen(checkpoints: Path, tmp_path: Path, monkeypatch) -> None:
     chosen = IndexSpec("exact", times=SearchTimes(8.0, 6.5))
     monkeypatch.setattr(pipeline, "choose_index", lambda *_: chosen)
     build(polyrank.load(checkpoints / "poly"), pool(COUNT), tmp_path)

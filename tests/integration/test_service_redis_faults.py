@@ -34,12 +34,9 @@ IN_TIME = 3.0
 ROUNDS = 3
 TEXTS = [f"w{n} w{n + 1}" for n in range(30)]
 ASKED: list[dict[str, Any]] = [
-    {},
-    {"filter": {"lang": "en"}},
-    {"candidates": [{"id": f"c{n}"} for n in range(40)]},
-    {"candidates": TEXTS},
-    {"candidates": [*TEXTS, *({"id": f"c{n}"} for n in range(10))]},
-]
+    {}, {"filter": {"lang": "en"}}, {"candidates": [{"id": f"c{n}"} for n in range(40)]},
+    {"candidates": TEXTS}, {"candidates": [*TEXTS, *({"id": f"c{n}"} for n in range(10))]},
+]  # fmt: skip
 
 
 def ask(server: Served, fields: dict[str, Any]) -> dict[str, Any]:
@@ -106,9 +103,7 @@ def hurried_world(usual_patience_with_redis: None, world: World) -> World:
 
 
 @pytest.fixture
-def world(
-    tmp_path: Path, redis_process: RedisProcess, expected: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
+def world(tmp_path: Path, redis_process: RedisProcess, expected: list[Any], monkeypatch) -> Iterator[World]:
     monkeypatch.setattr(redis_server, "OPEN_SECONDS", 0.1)
     with ExitStack() as stack:
         proxy = RedisProxy(redis_process.url)
@@ -197,17 +192,9 @@ def asking_for_a_password(world: World) -> Iterator[None]:
 
 
 OUTAGES: list[Callable[[World], Any]] = [
-    refused,
-    stopped,
-    slow,
-    loading,
-    talking_nonsense,
-    answering_something_else,
-    greeting_in_another_way,
-    cut_off_in_the_middle,
-    out_of_connections,
-    asking_for_a_password,
-]
+    refused, stopped, slow, loading, talking_nonsense, answering_something_else,
+    greeting_in_another_way, cut_off_in_the_middle, out_of_connections, asking_for_a_password,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("outage", OUTAGES, ids=lambda each: each.__name__)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from redis_process import RedisProcess
+from waiting import until
 
 from polyrank.index_builder.vectors.redis import MGET_KEYS, Fetched, StoredVectors
 from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, READERS, Budget, RedisServer, State
@@ -58,10 +59,7 @@ def fixture(redis_process: RedisProcess) -> Iterator[Fixture]:
 def filled(fixture: Fixture, redis_process: RedisProcess) -> Fixture:
     fixture.tier.write(NAMES, VECTORS)
     with redis_process.client() as client:
-        deadline = time.monotonic() + 60
-        while client.dbsize() < len(NAMES):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        until(lambda: client.dbsize() >= len(NAMES))
     return fixture
 
 
@@ -143,10 +141,7 @@ def test_a_server_that_fails_is_left_alone_and_asked_again(
     assert filled.told["error"] == FAILURES_IN_A_ROW * len(NAMES), "what was not asked for is no error"
     if fault == "SIGSTOP":
         redis_process.signal(signal.SIGCONT)
-        deadline = time.monotonic() + 60
-        while not filled.tier.read(NAMES[:1], Budget()).available:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: filled.tier.read(NAMES[:1], Budget()).available)
         assert filled.states[-1] is State.CLOSED
         assert set(filled.states) == set(State)
 
@@ -179,10 +174,7 @@ def test_writes_that_are_refused_do_not_end_reading(filled: Fixture, redis_proce
         client.config_set("maxmemory", "1kb")
     for n in range(FAILURES_IN_A_ROW + 3):
         filled.tier.write([f"new{n}"], VECTORS[:1])
-        deadline = time.monotonic() + 60
-        while filled.told["write_error"] < min(n + 1, FAILURES_IN_A_ROW):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        until(lambda n=n: filled.told["write_error"] >= min(n + 1, FAILURES_IN_A_ROW))
     assert filled.told["write_error"] == FAILURES_IN_A_ROW, "then writing is left alone"
     assert filled.states == []
     assert filled.tier.read(NAMES[:5], Budget()).known.all()

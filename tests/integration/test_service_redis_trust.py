@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from redis_process import RedisProcess, with_secret
 from served import Served, serve
 from service_fakes import DIM, MAX_TOKENS, WordRanker, build_store, load, pool
+from waiting import until
 
 from polyrank.index_builder.redis_client import Seal
 from polyrank.index_builder.vectors import redis as stored
@@ -33,15 +33,11 @@ Start = Callable[..., Served]
 
 # Vectors that no model makes, by what is wrong with them.
 FORGED: dict[str, list[float]] = {
-    "far too long": [65_504.0] * DIM,
-    "too long": [30.0] * DIM,
-    "too long the other way": [-30.0] * DIM,
-    "long in one place": [0.0] * (DIM - 1) + [500.0],
-    "no numbers": [float("nan")] * DIM,
-    "one is no number": [0.1] * (DIM - 1) + [float("nan")],
-    "infinite": [float("inf")] * DIM,
-    "infinite the other way": [0.0] * (DIM - 1) + [-float("inf")],
-}
+    "far too long": [65_504.0] * DIM, "too long": [30.0] * DIM,
+    "too long the other way": [-30.0] * DIM, "long in one place": [0.0] * (DIM - 1) + [500.0],
+    "no numbers": [float("nan")] * DIM, "one is no number": [0.1] * (DIM - 1) + [float("nan")],
+    "infinite": [float("inf")] * DIM, "infinite the other way": [0.0] * (DIM - 1) + [-float("inf")],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -82,13 +78,6 @@ def value_of(key: bytes, vector: Sequence[float] | NDArray[Any]) -> bytes:
     return stored.encode(key, np.array(vector, HALF), stored.prefix(HALF, DIM))
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize("kind", FORGED)
 def test_vectors_of_texts_that_the_model_does_not_make_are_made_anew(
     start: Start, tmp_path: Path, redis_process: RedisProcess, kind: str
@@ -101,7 +90,7 @@ def test_vectors_of_texts_that_the_model_does_not_make_are_made_anew(
         assert ask(server, TEXTS) == expected
         assert counted(server, "text") == {"corrupt": 8}
         own = keys_of_texts(TEXTS[:1])[0]
-        wait_for(lambda: client.get(own) != value_of(own, FORGED[kind]))  # and written again
+        until(lambda: client.get(own) != value_of(own, FORGED[kind]))  # and written again
         assert ask(server, TEXTS) == expected
 
 
@@ -147,7 +136,7 @@ def test_rows_of_a_second_stage_that_the_model_does_not_make_are_not_used(
     expected = ask(without, TEXTS)
     assert ask(server, TEXTS) == expected
     with redis_process.client() as client:
-        wait_for(lambda: len(list(client.scan_iter("pe:t:*"))) == 2 * len(TEXTS))
+        until(lambda: len(list(client.scan_iter("pe:t:*"))) == 2 * len(TEXTS))
         forged = [f"pe:{{{generation}}}:r:{name}".encode() for name in IDS]
         forged += [key for key in client.scan_iter("pe:t:*") if b":r:" in key]
         for key in forged:
@@ -170,7 +159,7 @@ def test_servers_and_builders_of_one_secret_share_what_they_wrote(
     one, other = (start(redis_url=url, vectors="redis", result_cache_ttl_s=60) for _ in range(2))
     assert ask(one, [*TEXTS, *ids()]) == expected
     with redis_process.client() as client:
-        wait_for(
+        until(
             lambda: len(list(client.scan_iter("pe:t:*"))) == len(TEXTS) and len(list(client.scan_iter("pe:r:*"))) == 1
         )
         assert client.strlen(keys_of_texts(TEXTS)[0]) == 8 + 2 * DIM + 16
@@ -212,7 +201,7 @@ def test_with_a_secret_not_even_vectors_of_the_right_length_can_be_forged(
     unit = WordRanker().encode_candidates(WordRanker().tokenize_candidates(["w1 w2 w3"])[0])[0]
     keys = [*keys_of_texts(TEXTS), *(f"pe:{{{generation}}}:c:{name}".encode() for name in IDS)]
     with redis_process.client() as client:
-        wait_for(lambda: len(list(client.scan_iter("pe:t:*"))) == len(TEXTS))
+        until(lambda: len(list(client.scan_iter("pe:t:*"))) == len(TEXTS))
         honest = {key: client.get(key) for key in keys}
         for at, key in enumerate(keys):
             own, neighbour = honest[key], honest[keys[at - 1]]
@@ -258,7 +247,7 @@ def test_a_kept_answer_that_is_none_is_a_miss(
     server = start(redis_url=redis_process.url, result_cache_ttl_s=60)
     expected = ask(server)
     with redis_process.client() as client:
-        wait_for(lambda: len(list(client.scan_iter("pe:r:*"))) == 1)
+        until(lambda: len(list(client.scan_iter("pe:r:*"))) == 1)
         [key] = client.scan_iter("pe:r:*")
         assert ask(server) == expected
         honest = client.get(key)
@@ -276,7 +265,7 @@ def test_with_a_secret_not_even_an_answer_of_the_right_form_can_be_forged(
     server = start(redis_url=url, result_cache_ttl_s=60)
     expected = ask(server)
     with redis_process.client() as client:
-        wait_for(lambda: len(list(client.scan_iter("pe:r:*"))) == 1)
+        until(lambda: len(list(client.scan_iter("pe:r:*"))) == 1)
         [key] = client.scan_iter("pe:r:*")
         honest = client.get(key)
         forged = result_cache._encoded(key, honest[5:-16].replace(b'"w', b'"bought w'))

@@ -2,19 +2,11 @@
 
 import logging
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
-from bad_inputs import serve_words
 from served import Served
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve_words(tmp_path_factory.mktemp("store")) as served:
-        yield served
 
 
 @pytest.fixture
@@ -35,9 +27,7 @@ def told(logged: pytest.LogCaptureFixture, answer: httpx2.Response) -> tuple[int
     pytest.fail("no line about the answer")
 
 
-def test_a_refused_request_is_logged_with_its_problem_and_fields(
-    server: Served, logged: pytest.LogCaptureFixture
-) -> None:
+def test_a_refused_request_is_logged_with_its_problem_and_fields(server: Served, logged) -> None:
     answer = server.client.post("/rank", json={"context": "confidential", "topk": 3, "filter": {"$nor": "private"}})
     level, fields = told(logged, answer)
     assert level == logging.INFO

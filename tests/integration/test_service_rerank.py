@@ -52,14 +52,6 @@ def late(store: Path) -> Iterator[TestClient]:
         yield client
 
 
-@pytest.fixture
-def words(tmp_path: Path) -> Iterator[TestClient]:
-    """A small server of its own, with a model of words."""
-    build_store(tmp_path)
-    with TestClient(create_app(Settings(store=tmp_path, max_candidates=5, max_body_bytes=4096), load)) as client:
-        yield client
-
-
 def ask(client: TestClient, path: str = "/v2/rerank", dialect: str | None = None, **fields: Any) -> httpx2.Response:
     headers = {} if dialect is None else {"X-Rerank-Dialect": dialect}
     return client.post(path, json={"query": QUERY, **fields}, headers=headers)

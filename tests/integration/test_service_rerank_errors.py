@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +21,9 @@ from polyrank.service.http.compat.tei import TeiErrorOut
 from polyrank.service.settings import Settings
 
 FORMS = {
-    "tei": TeiErrorOut,
-    "cohere": AnyErrorOut,
-    "jina": AnyErrorOut,
-    "infinity": OpenAiErrorOut,
-    "voyage": DetailErrorOut,
-}
-
-
-@pytest.fixture
-def words(tmp_path: Path) -> Iterator[TestClient]:
-    """A small server of its own, with a model of words."""
-    build_store(tmp_path)
-    with TestClient(create_app(Settings(store=tmp_path, max_candidates=5, max_body_bytes=4096), load)) as client:
-        yield client
+    "tei": TeiErrorOut, "cohere": AnyErrorOut, "jina": AnyErrorOut,
+    "infinity": OpenAiErrorOut, "voyage": DetailErrorOut,
+}  # fmt: skip
 
 
 def ask(client: TestClient, path: str = "/v2/rerank", dialect: str | None = None, **fields: Any) -> httpx2.Response:
@@ -136,10 +124,7 @@ def test_a_full_queue_is_429_here_and_503_on_rank(words: TestClient, monkeypatch
 def test_the_deadline_is_a_header(words: TestClient) -> None:
     ranker = words.app.state.resources.live.current.ranker
     ranker.on_encode = lambda: time.sleep(0.1)
-    for path, body in (
-        ("/rerank", {"query": "w1", "texts": ["w1"]}),
-        ("/rank", {"context": "w1"}),
-    ):
+    for path, body in (("/rerank", {"query": "w1", "texts": ["w1"]}), ("/rank", {"context": "w1"})):
         for header in ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms"):
             assert words.post(path, json=body, headers={header: "50"}).status_code == 504, path
             assert words.post(path, json=body, headers={header: "5000"}).status_code == 200, path
@@ -158,9 +143,7 @@ def test_an_unexpected_failure_has_the_dialects_form(words: TestClient, monkeypa
 
 def test_keys_and_rates_are_refused_in_the_form_that_the_header_names(tmp_path: Path) -> None:
     build_store(tmp_path / "store")
-    held = [
-        Key(name="slow", sha256=keys.hashed(b"slow"), scopes=("rank",), rate_per_s=0.01, burst=1),
-    ]
+    held = [Key(name="slow", sha256=keys.hashed(b"slow"), scopes=("rank",), rate_per_s=0.01, burst=1)]
     with keys.changing(tmp_path / "keys.json") as rows:
         rows[:] = held
     settings = Settings(store=tmp_path / "store", keys_file=tmp_path / "keys.json")

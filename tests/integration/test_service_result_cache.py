@@ -13,6 +13,7 @@ import pytest
 from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import WordCross, WordRanker, build_store, load, pool
+from waiting import until
 
 from polyrank.service.app import create_app
 from polyrank.service.auth import keys
@@ -76,26 +77,12 @@ def test_it_is_off_by_default(start: Start, redis_url: str) -> None:
 
 
 CHANGES: list[dict[str, Any]] = [
-    {"context": "w1 w2 w4"},
-    {"context": ["w1 w2", "w3"]},
-    {"context": [{"role": "user", "text": "w1 w2 w3"}]},
-    {"persona": ["w5"]},
-    {"top_k": 11},
-    {"retrieve_k": 100},
-    {"exact": True},
-    {"rerank": True},
-    {"rerank": {"top_n": 3}},
-    {"filter": {"lang": "en"}},
-    {"filter": {"lang": ["en"]}},
-    {"filter": {"n": 1}},
-    {"filter": {"even": True}},
-    {"exclude_ids": ["c1"]},
-    {"candidates": ["w1", "w2"]},
-    {"candidates": ["w2", "w1"]},
-    {"candidates": [{"id": "c1"}]},
-    {"candidates": [{"id": "c1", "text": "w1"}]},
-    {"candidates": [{"text": "c1"}]},
-]
+    {"context": "w1 w2 w4"}, {"context": ["w1 w2", "w3"]}, {"context": [{"role": "user", "text": "w1 w2 w3"}]},
+    {"persona": ["w5"]}, {"top_k": 11}, {"retrieve_k": 100}, {"exact": True}, {"rerank": True},
+    {"rerank": {"top_n": 3}}, {"filter": {"lang": "en"}}, {"filter": {"lang": ["en"]}}, {"filter": {"n": 1}},
+    {"filter": {"even": True}}, {"exclude_ids": ["c1"]}, {"candidates": ["w1", "w2"]}, {"candidates": ["w2", "w1"]},
+    {"candidates": [{"id": "c1"}]}, {"candidates": [{"id": "c1", "text": "w1"}]}, {"candidates": [{"text": "c1"}]},
+]  # fmt: skip
 
 
 def test_whatever_is_asked_otherwise_is_answered_for_itself(start: Start) -> None:
@@ -276,10 +263,7 @@ def flipped(value: bytes, at: int) -> bytes:
 
 def repaired(client: Any, key: bytes, value: bytes) -> None:
     """What was ranked anew is written again, and is what was there."""
-    deadline = time.monotonic() + 60
-    while client.get(key) != value:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: client.get(key) == value)
 
 
 @pytest.mark.usefixtures("usual_patience_with_redis")
@@ -301,9 +285,5 @@ def test_a_redis_that_fails_costs_little_and_nothing_else(
 
 
 def wait_for_answers(redis: RedisProcess, count: int) -> list[bytes]:
-    deadline = time.monotonic() + 60
     with redis.client() as client:
-        while len(found := list(client.scan_iter("pe:r:*"))) < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-    return found
+        return until(lambda: len(found := list(client.scan_iter("pe:r:*"))) >= count and found) or []

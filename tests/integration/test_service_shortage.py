@@ -1,14 +1,13 @@
 """Where the system lacks something for the moment: nothing is refused for ever, and callers are told to come back."""
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from no_descriptors import no_descriptors
 from served import serve
 from service_fakes import build_store, load, pool
+from waiting import until
 
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import resources
@@ -17,16 +16,7 @@ from polyrank.service.changes import updating
 from polyrank.service.settings import Settings
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def test_a_switch_without_descriptors_is_made_up_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_switch_without_descriptors_is_made_up_for(tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(updating, "SWITCHES_WITHIN_SECONDS", 0.1)
     first, second = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
@@ -38,7 +28,7 @@ def test_a_switch_without_descriptors_is_made_up_for(
         live, update = server.app.state.resources.live, [{"id": "new", "text": "w1"}]
         with no_descriptors(but=1):  # enough to read CURRENT, but not to open a generation
             os.replace(prepared, current)  # as another process switches
-            wait_for(lambda: bool(live.refused))
+            until(lambda: bool(live.refused))
             assert server.rank(context="w1").json()["generation"] == first
 
             def refused() -> str:
@@ -47,9 +37,9 @@ def test_a_switch_without_descriptors_is_made_up_for(
                 return str(answer.json()["detail"])
 
             # not at once: who looks at CURRENT may hold the one descriptor just then
-            wait_for(lambda: "send the update again" in refused())
-        wait_for(lambda: live.current is not None and live.current.generation.id == second)
-        wait_for(lambda: not live.refused)  # forgotten a moment after the switch
+            until(lambda: "send the update again" in refused())
+        until(lambda: live.current is not None and live.current.generation.id == second)
+        until(lambda: not live.refused)  # forgotten a moment after the switch
         assert server.client.put("/index/candidates", json=update).status_code == 200
         assert server.rank(context="w1").json()["generation"] == second
     assert "Traceback" not in caplog.text

@@ -107,18 +107,10 @@ def flip(root: Path, generation: str, file: str) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "embeddings.bin",
-        "ids.index",
-        "texts.index",
-        "candidates.arrow",
-        "index.faiss",
-        "manifest.json",
-        "model/words.json",
-    ],
-)
+@pytest.mark.parametrize("file", [
+    "embeddings.bin", "ids.index", "texts.index", "candidates.arrow",
+    "index.faiss", "manifest.json", "model/words.json",
+])  # fmt: skip
 def test_a_flipped_byte_at_the_start_gives_way_to_the_one_before(tmp_path: Path, file: str) -> None:
     good, bad = (build_store(tmp_path, pool(20, prefix), index="flat") for prefix in "ab")
     flip(tmp_path, bad, file)
@@ -134,10 +126,7 @@ def test_a_damaged_generation_is_not_switched_to(tmp_path: Path) -> None:
     bad, good = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
     flip(tmp_path, bad, "embeddings.bin")
     with TestClient(create_app(Settings(store=tmp_path), load)) as client:
-        for response in (
-            client.post("/index/activate", json={"generation": bad}),
-            client.post("/index/rollback"),
-        ):
+        for response in (client.post("/index/activate", json={"generation": bad}), client.post("/index/rollback")):
             assert response.status_code == 409
             assert "embeddings.bin" in response.json()["detail"]
         assert client.get("/index").json()["active"]["id"] == good
@@ -158,9 +147,7 @@ def test_nothing_to_serve_is_alive_but_not_ready(tmp_path: Path) -> None:
         assert client.get("/info").json()["generation"] is None
 
 
-def test_a_switch_that_waits_for_a_lock_in_vain_says_who_holds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_switch_that_waits_for_a_lock_in_vain_says_who_holds_it(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(locks, "WAIT_SECONDS", 0.1)
     one, other = build_store(tmp_path, pool(20, "a")), build_store(tmp_path, pool(20, "b"))
     with serve(create_app(Settings(store=tmp_path), load)) as server:

@@ -1,6 +1,5 @@
 """Vectors of sent texts in a real Redis: encoded once, the same scores whatever happens to it, no request delayed."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from hashlib import sha256
@@ -12,6 +11,7 @@ import pytest
 from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import DIM, WordRanker, build_store, count_nothing, load, pool
+from waiting import until
 
 from polyrank.index_builder.vectors import redis as stored
 from polyrank.index_builder.vectors.redis import Fetched, StoredVectors
@@ -56,18 +56,11 @@ def key(text: str, fingerprint: str = FINGERPRINT) -> str:
     return f"pe:t:{{{fingerprint}}}:torch:float32:float16:{sha256(text.encode()).hexdigest()}"
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def warm(server: Served, redis: RedisProcess) -> tuple[Any, Any, list[str]]:
     """Ask once, and wait until Redis has every vector."""
     first = answer(server)
     with redis.client() as client:
-        wait_for(lambda: client.dbsize() == len(TEXTS))
+        until(lambda: client.dbsize() == len(TEXTS))
     return first
 
 
@@ -137,7 +130,7 @@ def test_damaged_misplaced_and_foreign_values_are_not_used(start: Start, redis_p
         client.lpush(key(TEXTS[7]), "no string")
     assert answer(server) == expected
     assert counted(server) == {"miss": 12 + 2, "corrupt": 6, "hit": 4}
-    wait_for(lambda: answer(server) == expected and counted(server)["hit"] >= 4 + 11)  # repaired, but for the list
+    until(lambda: answer(server) == expected and counted(server)["hit"] >= 4 + 11)  # repaired, but for the list
 
 
 def test_memory_answers_before_redis_and_without_it(start: Start, redis_process: RedisProcess) -> None:
@@ -188,4 +181,4 @@ def test_closing_writes_what_waits_and_lets_go_of_redis(redis_process: RedisProc
         cache.write([f"x{n}"], Representations(np.ones((1, DIM))))
     server.close()
     with redis_process.client() as client:
-        wait_for(lambda: client.dbsize() == 4 and len(client.client_list()) == 1)
+        until(lambda: client.dbsize() == 4 and len(client.client_list()) == 1)

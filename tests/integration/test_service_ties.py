@@ -98,9 +98,7 @@ def test_new_texts_of_several_updates_tie(model: LateRanker, tmp_path: Path) -> 
     live.close()
 
 
-def test_equal_texts_of_a_pool_tie_whichever_chunk_they_are_in(
-    model: LateRanker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_texts_of_a_pool_tie_whichever_chunk_they_are_in(model: LateRanker, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(candidates, "BATCH_ROWS", 17)
     rows = [*old(), *reversed(new("second")), *new("third")]
     build(model, rows, tmp_path, BuildOptions(index="exact"))

@@ -97,9 +97,7 @@ def test_spans_of_a_ranking_reach_the_collector_when_the_server_ends(collector: 
     assert not any(b"sentence" in each.SerializeToString() for each in collector.received)
 
 
-def test_a_collector_that_does_not_answer_keeps_no_request_and_no_end_waiting(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_collector_that_does_not_answer_keeps_no_request_and_no_end_waiting(store: Path, monkeypatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # nobody listens
     monkeypatch.setattr(tracing, "CLOSE_SECONDS", 0.2)
     with serve(create_app(Settings(store=store, tracing=True), load)) as server:
@@ -137,20 +135,14 @@ def test_the_log_has_one_line_a_request_with_its_trace_and_no_text(store: Path, 
     assert set(good["stages_ms"]) == set(answer.json()["timings_ms"]) - {"total"}
     expected = {"request_id": "mine", "trace_id": TRACE, "route": "/rank", "method": "POST", "status": 200}
     assert good == {
-        **{name: good[name] for name in ("ts", "logger", "ms", "stages_ms")},
-        **expected,
-        "level": "info",
-        "message": "request",
-        "generation": answer.json()["generation"],
-        "degraded": [],
-    }
+        **{name: good[name] for name in ("ts", "logger", "ms", "stages_ms")}, **expected,
+        "level": "info", "message": "request", "generation": answer.json()["generation"], "degraded": [],
+    }  # fmt: skip
     assert bad["status"] == 422
     assert not {"trace_id", "generation", "stages_ms"} & set(bad)
 
 
-def test_the_log_tells_what_a_compatible_route_did_without(
-    store: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_tells_what_a_compatible_route_did_without(store: Path, lines: list[str], monkeypatch) -> None:
     with serve(create_app(Settings(store=store), load)) as server:
         engine = server.app.state.resources.engine
         whole = engine.rank

@@ -9,6 +9,7 @@ import pytest
 from in_process import TestClient
 from service_fakes import WordRanker, build_store, load, pool
 from tiny import write_checkpoint
+from waiting import until
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
@@ -124,20 +125,13 @@ def test_a_switch_to_a_third_keeps_it(stage: Stage) -> None:
 def test_another_server_of_the_store_and_a_restarted_one_have_it_too(stage: Stage) -> None:
     with TestClient(create_app(Settings(store=stage.root), load)) as other:
         stage.ask("/index/trial", generation=stage.other)
-        _until(lambda: other.get("/index").json()["trial"] is not None)
+        until(lambda: other.get("/index").json()["trial"] is not None, 30)
         assert other.get("/index").json()["trial"]["id"] == stage.other
         other.post("/index/trial/end")
-        _until(lambda: stage.on_trial() is None)
+        until(lambda: stage.on_trial() is None, 30)
     stage.ask("/index/trial", generation=stage.other)
     with TestClient(create_app(Settings(store=stage.root), load)) as restarted:
         assert restarted.get("/index").json()["trial"]["id"] == stage.other
-
-
-def _until(holds: Any) -> None:
-    end = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_updates_are_the_live_ones_and_reach_the_trial(stage: Stage) -> None:
@@ -147,7 +141,7 @@ def test_updates_are_the_live_ones_and_reach_the_trial(stage: Stage) -> None:
     assert stage.ask("/rank", context=SAID, candidates=[{"id": "new"}])["results"]
     refused = stage.ask("/rank", status=422, context=SAID, generation="trial", min_revision=1)
     assert "min_revision" in refused["detail"]
-    _until(lambda: stage.shown()["trial"]["revision"] == put["revision"])
+    until(lambda: stage.shown()["trial"]["revision"] == put["revision"], 30)
     assert stage.ask("/rank", context=SAID, candidates=[{"id": "new"}], generation="trial")["results"]
 
 
@@ -171,15 +165,13 @@ def test_a_trial_that_others_began_and_that_is_damaged_is_shown_once(stage: Stag
     path = stage.root / "generations" / stage.other / "embeddings.bin"
     path.write_bytes(path.read_bytes()[::-1])
     GenerationStore(stage.root).begin_trial(stage.other)
-    _until(lambda: stage.other in [each["id"] for each in stage.shown()["refused"]])
+    until(lambda: stage.other in [each["id"] for each in stage.shown()["refused"]], 30)
     assert "was refused" in stage.ask("/rank", status=409, context=SAID, generation="trial")["detail"]
     GenerationStore(stage.root).end_trial()
-    _until(lambda: stage.other not in [each["id"] for each in stage.shown()["refused"]])
+    until(lambda: stage.other not in [each["id"] for each in stage.shown()["refused"]], 30)
 
 
-def test_a_trial_that_finds_too_little_memory_at_the_start_is_tried_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_finds_too_little_memory_at_the_start_is_tried_again(stage: Stage, monkeypatch) -> None:
     """As in a rolling restart, where the old process still holds its own."""
     GenerationStore(stage.root).begin_trial(stage.other)
     with monkeypatch.context() as patched:
@@ -191,7 +183,7 @@ def test_a_trial_that_finds_too_little_memory_at_the_start_is_tried_again(
             switched = client.post("/index/activate", json={"generation": stage.live})
             assert (switched.status_code, switched.json()["trial"]) == (200, None)
             patched.undo()
-            _until(lambda: client.get("/index").json()["trial"] is not None)
+            until(lambda: client.get("/index").json()["trial"] is not None, 30)
             assert client.get("/index").json()["refused"] == []
 
 
@@ -248,8 +240,8 @@ def test_a_build_goes_on_beside_it_and_collects_the_others(of_real_models: tuple
         assert client.post("/index/trial", json={"generation": second}).status_code == 200
         sent = [{"id": each.id, "text": each.text} for each in pool(30, "n")]
         job = client.post("/index", json={"candidates": sent}).json()
-        _until(lambda: client.get(f"/index/jobs/{job['id']}").json()["state"] == "succeeded")
-        _until(lambda: first not in GenerationStore(root).ids())
+        until(lambda: client.get(f"/index/jobs/{job['id']}").json()["state"] == "succeeded", 30)
+        until(lambda: first not in GenerationStore(root).ids(), 30)
         shown = client.get("/index").json()
         assert (shown["active"]["count"], shown["trial"]["id"]) == (30, second)
         asked = {"context": SAID, "generation": "trial"}

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from command_line import READY, call, ended, forked, pool_rows, write_rows
 from served import Served, serve
 from service_fakes import WordRanker, build_store, load, pool
+from waiting import until
 from warm_python import WarmPython
 
 import polyrank
@@ -109,11 +110,8 @@ def test_put_is_searchable_at_once_and_deleted_is_not(server: Served) -> None:
     assert by_id["revision"] == 1
     gone = delete(server, "new", "c2", "c2")
     assert (gone["generation"], gone["revision"], gone["deleted"], gone["missing_ids"]) == (
-        done["generation"],
-        2,
-        2,
-        [],
-    )
+        done["generation"], 2, 2, [],
+    )  # fmt: skip
     answer = rank(server)
     assert answer["revision"] == 2
     assert ids(answer) == {f"c{n}" for n in range(COUNT)} - {"c2"}
@@ -311,13 +309,6 @@ def test_no_ranking_fails_while_updates_come(server: Served) -> None:
         thread.join()
     assert faults == []
     assert min(answered) > 0
-
-
-def until(check: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -40,12 +40,9 @@ class Place:
         self.pool = write_rows(directory / "pool.jsonl", pool_rows(5))
         own = {name: value for name, value in os.environ.items() if not name.startswith("POLYRANK_")}
         self._variables = {
-            **own,
-            "XDG_CACHE_HOME": str(directory / "caches"),
-            "POLYRANK_DRAIN_DELAY_S": "0",
-            "POLYRANK_BACKEND": "openvino",
-            "POLYRANK_PRECISION": "float32",
-        }
+            **own, "XDG_CACHE_HOME": str(directory / "caches"), "POLYRANK_DRAIN_DELAY_S": "0",
+            "POLYRANK_BACKEND": "openvino", "POLYRANK_PRECISION": "float32",
+        }  # fmt: skip
 
     @property
     def models(self) -> list[Path]:

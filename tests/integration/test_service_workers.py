@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from server_process import Load, ServerProcess, get
 from service_fakes import pool
+from waiting import until
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
@@ -70,23 +71,16 @@ def children(server: ServerProcess) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_metrics_of_any_worker_are_those_of_all(pair: Pair) -> None:
     before = pair.ranked()
     for _ in range(12):
         pair.call("POST", "/rank", {"context": "w1"})
     # An answer is counted after it was sent, and each worker keeps its text for a while.
-    wait_for(lambda: {pair.ranked() for _ in range(12)} == {before + 12})
+    until(lambda: {pair.ranked() for _ in range(12)} == {before + 12})
     assert list(pair.metrics("index_info").values()) == [1.0]
     assert list(pair.metrics("model_info").values()) == [1.0]
     # The scrape itself, once the one before is counted out, in whichever worker it was.
-    wait_for(lambda: pair.metrics("http_requests_in_flight") == {"": 1.0})
+    until(lambda: pair.metrics("http_requests_in_flight") == {"": 1.0})
     assert pair.metrics("queue_depth") == {"": 0.0}
     rows = {row for _ in range(6) for row in pair.metrics("index_candidates").values()}
     assert len(rows) == 1
@@ -114,23 +108,23 @@ def test_a_killed_worker_is_replaced_and_no_new_connection_fails(pair: Pair) -> 
         os.kill(victim, signal.SIGKILL)
         load.wait_for(40)
         in_flight = list(load.lost)
-        wait_for(lambda: len(pair.workers() - {victim}) == 2)
+        until(lambda: len(pair.workers() - {victim}) == 2)
         load.wait_for(100)
     assert load.refused == 0
     assert load.lost == in_flight
     assert len(in_flight) <= 4, "what the killed one was answering"
     assert before - pair.workers() == {victim}
-    wait_for(lambda: pair.ranked() >= ranked + load.answered.total())  # what the killed one had counted, too
+    until(lambda: pair.ranked() >= ranked + load.answered.total())  # what the killed one had counted, too
     # The scrape itself, once the one before is counted out, in whichever worker it was.
-    wait_for(lambda: pair.metrics("http_requests_in_flight") == {"": 1.0})
+    until(lambda: pair.metrics("http_requests_in_flight") == {"": 1.0})
 
 
 def test_a_worker_that_sigbus_ended_is_logged_as_such(pair: Pair) -> None:
     victim, before = min(pair.workers()), pair.server.logged().count("a worker is ready")
     os.kill(victim, signal.SIGBUS)
-    wait_for(lambda: f"serving process {victim} was ended by SIGBUS" in pair.server.logged())
-    wait_for(lambda: len(pair.workers() - {victim}) == 2)
-    wait_for(lambda: pair.server.logged().count("a worker is ready") > before)
+    until(lambda: f"serving process {victim} was ended by SIGBUS" in pair.server.logged())
+    until(lambda: len(pair.workers() - {victim}) == 2)
+    until(lambda: pair.server.logged().count("a worker is ready") > before)
 
 
 def test_metrics_need_no_disk_and_outlive_their_directory(pair: Pair) -> None:
@@ -141,12 +135,12 @@ def test_metrics_need_no_disk_and_outlive_their_directory(pair: Pair) -> None:
     for file in directory.iterdir():  # a full disk would end a process that maps a file of it
         assert os.readlink(f"/proc/{other}/fd/{Path(os.readlink(file)).name}").startswith("/memfd:")
     pair.call("POST", "/rank", {"context": "w1"})
-    wait_for(lambda: len(counted := {pair.ranked() for _ in range(12)}) == 1 and counted != {0.0})  # by both workers
+    until(lambda: len(counted := {pair.ranked() for _ in range(12)}) == 1 and counted != {0.0})  # by both workers
     before = pair.ranked()
     shutil.rmtree(directory)
     os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: len(pair.workers() - {victim}) == 2)
-    wait_for(lambda: get(pair.port, "/metrics")[0] == 200)
+    until(lambda: len(pair.workers() - {victim}) == 2)
+    until(lambda: get(pair.port, "/metrics")[0] == 200)
     assert pair.ranked() == before
     assert other in pair.workers()
 
@@ -161,7 +155,7 @@ def test_one_job_at_a_time_and_any_worker_can_cancel_it(pair: Pair) -> None:
         refused.value.close()
     for _ in range(6):
         pair.call("POST", f"/index/jobs/{job['id']}/cancel")
-    wait_for(lambda: pair.call("GET", f"/index/jobs/{job['id']}")["state"] == "cancelled")
+    until(lambda: pair.call("GET", f"/index/jobs/{job['id']}")["state"] == "cancelled")
 
 
 class Hammer:
@@ -215,13 +209,13 @@ def test_the_rate_of_a_key_holds_for_all_workers_and_those_in_their_place(
     with Hammer(port, "shop", callers=4) as hammer:
         time.sleep(1.5)
         os.kill(min(children(server)), signal.SIGKILL)
-        wait_for(lambda: server.logged().count("a worker is ready") == 1)
+        until(lambda: server.logged().count("a worker is ready") == 1)
         time.sleep(1.5)
     most = burst + rate * hammer.seconds
     assert 0.9 * most <= hammer.allowed <= most + 1
     assert hammer.refused == {(429, "1")}
     with Hammer(port, "other", callers=1) as hammer:
-        wait_for(lambda: hammer.allowed >= burst)
+        until(lambda: hammer.allowed >= burst)
 
 
 def test_workers_that_cannot_start_are_one_line(start: Start, tmp_path: Path) -> None:
@@ -244,11 +238,11 @@ def test_a_worker_that_hangs_is_replaced_as_soon_as_one_can_start(
     hanging, other = children(server)
     reranker.rename(tmp_path / "away")
     os.kill(hanging, signal.SIGSTOP)
-    wait_for(lambda: "a worker hangs" in server.logged())
-    wait_for(lambda: f"why=model '{reranker}' is neither" in server.logged())  # the first try
+    until(lambda: "a worker hangs" in server.logged())
+    until(lambda: f"why=model '{reranker}' is neither" in server.logged())  # the first try
     assert {get(port, "/readyz")[0] for _ in range(5)} == {200}
     (tmp_path / "away").rename(reranker)
-    wait_for(lambda: "a worker is ready" in server.logged())
+    until(lambda: "a worker is ready" in server.logged())
     now = children(server)
     assert len(now) == 2
     assert set(now) & {hanging, other} == {other}
@@ -273,4 +267,4 @@ def test_workers_end_with_their_parent(start: Start, pair: Pair) -> None:
             pass
         return False
 
-    wait_for(refuses)
+    until(refuses)

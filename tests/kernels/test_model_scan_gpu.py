@@ -101,10 +101,7 @@ CASES = cases()
 
 
 def expected(
-    case: Case,
-    codes: NDArray[np.float32],
-    allowed: NDArray[np.bool_] | None = None,
-    additions: Additions | None = None,
+    case: Case, codes: NDArray[np.float32], allowed: NDArray[np.bool_] | None = None, additions: Additions | None = None
 ) -> TopK:
     """Every row scored and sorted; the scan of a CPU says the same to the bit."""
     rows = np.arange(len(case.matrix)) if allowed is None else np.flatnonzero(allowed)

@@ -61,14 +61,6 @@ def test_every_single_flipped_bit_is_detected(dtype: str, dim: int, key: bytes, 
     assert not decoded.any()
 
 
-@given(KEYS, KEYS, DIMS)
-def test_another_keys_value_does_not_pass(key: bytes, other: bytes, dim: int) -> None:
-    dtype = DTYPES["float16"]
-    value = encode(key, np.ones(dim, dtype), prefix(dtype, dim))
-    _, status = decode_many([other], [value], dtype, dim)
-    assert status[0] == (HIT if key == other else CORRUPT)
-
-
 @given(DIMS, st.integers(-9, 9).filter(bool))
 def test_another_length_dimension_or_dtype_does_not_pass(dim: int, change: int) -> None:
     half, full = DTYPES["float16"], DTYPES["float32"]

@@ -29,13 +29,7 @@ CHANGES = st.tuples(
     st.dictionaries(st.sampled_from(IDS), st.tuples(st.sampled_from("abc"), METADATA), max_size=4),
     st.lists(st.sampled_from(IDS), unique=True, max_size=4),
 )
-FILTERS = [
-    {"n": 1},
-    {"n": [0, 2], "even": True},
-    {"even": {"exists": False}},
-    {"n": {"gte": 1}},
-    {"$not": {"n": 0}},
-]
+FILTERS = [{"n": 1}, {"n": [0, 2], "even": True}, {"even": {"exists": False}}, {"n": {"gte": 1}}, {"$not": {"n": 0}}]
 
 
 @pytest.fixture(scope="module", params=ENCODERS, ids=["first", "fixed", "ragged"])

@@ -61,10 +61,7 @@ def write(store: GenerationStore, revision: int, upserts: dict[str, str], delete
     vectors = np.array([encoder.vector(text) for text in upserts.values()]).reshape(-1, encoder.dim)
     log.append(
         Update(
-            revision,
-            [Candidate(each, text, {}) for each, text in upserts.items()],
-            Representations(vectors),
-            deletes,
+            revision, [Candidate(each, text, {}) for each, text in upserts.items()], Representations(vectors), deletes
         )
     )
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes import silent
 from numpy.typing import NDArray
 from tiny import write_checkpoint
 
@@ -29,10 +30,6 @@ def rankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     write_checkpoint(parent, "bi", 1, architecture="bi", normalize=True, shared_encoder=True)
     write_checkpoint(parent, "cross", 2, architecture="cross")
     return {name: polyrank.load(str(parent / name)) for name in ("poly", "bi", "cross")}
-
-
-def silent(_stage: str, _done: int, _total: int) -> None:
-    pass
 
 
 def found_in(

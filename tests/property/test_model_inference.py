@@ -12,7 +12,6 @@ import torch
 from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import write_base
 from tiny_int8 import quantised_checkpoint
 from tiny_training import TWO_STAGES
 from warm_python import WarmPython
@@ -68,11 +67,6 @@ for _ in range(7):
 token_lists = st.lists(st.lists(st.integers(1, 43), min_size=1, max_size=LONGEST), min_size=1, max_size=9)
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("inference") / "base", seed=3)
-
-
 def loaded(base: Path, backend: str, precision: str = "float32", **fields: Any) -> Any:
     torch.manual_seed(0)
     config = ModelConfig(base_name="", max_context_tokens=LONGEST, max_candidate_tokens=16, **fields)
@@ -111,9 +105,7 @@ def test_openvino_gives_what_torch_gives_for_every_kind_of_context_vectors(base:
 
 
 @pytest.mark.parametrize("architecture", TWO_STAGES)
-def test_openvino_passes_its_trial_where_it_pads_further_than_torch(
-    base: Path, architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openvino_passes_its_trial_where_it_pads_further_than_torch(base: Path, architecture: str, monkeypatch) -> None:
     monkeypatch.setattr(trials, "_USUAL", ([23], [47, 30, 5]))
     ours, theirs = (loaded(base, backend, architecture=architecture) for backend in ("openvino", "torch"))
     texts = [list(range(2, 2 + length)) for length in (15, 7)]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import cases
+from fakes import silent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -137,18 +138,10 @@ NOTHING_RIGHT = [np.empty(0, np.int64)] * len(CONTEXTS)
 @pytest.fixture(scope="module")
 def rankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LateRanker]:
     parent = tmp_path_factory.mktemp("evidence")
-    given = {
-        "plain": None,
-        "with": EVIDENCE,
-        "zero": LexicalConfig(weights=dict.fromkeys(FEATURES, 0.0)),
-    }
+    given = {"plain": None, "with": EVIDENCE, "zero": LexicalConfig(weights=dict.fromkeys(FEATURES, 0.0))}
     for name, evidence in given.items():
         write_checkpoint(parent, name, 0, evidence=evidence, **FIELDS)
     return {name: polyrank.load(parent / name) for name in given}  # type: ignore[misc]  # they are no cross-encoders
-
-
-def silent(_stage: str, _done: int, _total: int) -> None:
-    pass
 
 
 def lexical(context: Conversation, texts: list[str], pool: list[str], are_list: bool) -> NDArray[np.float32]:

@@ -24,34 +24,15 @@ CORPUS = [
 PIECES = [
     *("a", "word", "Parcel ", "late, ", " ", "\n", " \n", "\t", "\u3000", ".", "!?", "'s", "'ll ", "1", "12 ", "-"),
     *(
-        "é",
-        "e\u0301",
-        "\u0301",
-        "\u0316",
-        "\u0345",
-        "\u0301\u0316",
-        "İ",
-        "ß",
-        "ﬁ",
-        "\ufdfa",
-        "\u1100\u1161\u11a8",
-        "한",
+        "é", "e\u0301", "\u0301", "\u0316", "\u0345", "\u0301\u0316",
+        "İ", "ß", "ﬁ", "\ufdfa", "\u1100\u1161\u11a8", "한",
     ),
     *(
-        "東",
-        "京 ",
-        "Привет ",
-        "ж",
-        "क\u094d",
-        "\u09c7\u09be",
-        "\u0600",
-        "\u200b",
-        "\x01",
-        "\U0001f468\u200d",
-        "\U0001f9ff",
+        "東", "京 ", "Привет ", "ж", "क\u094d", "\u09c7\u09be",
+        "\u0600", "\u200b", "\x01", "\U0001f468\u200d", "\U0001f9ff",
     ),
     *("foo bar", "foo ba", " bar ", "[SEP]", "▁", "Ġ", "##"),
-]
+]  # fmt: skip
 TEXTS = st.lists(
     st.tuples(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join), st.integers(1, 700)),
     min_size=1,
@@ -118,7 +99,7 @@ SEPARATING = {
     "added tokens of WordPiece": lambda: with_added(wordpiece()),
 }
 JOINING = {
-    "SentencePiece without words": lambda: unigram(None, normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")),
+    "SentencePiece without words": lambda: unigram(None, normalizers.Prepend("▁"), normalizers.Replace(" ", "▁"))
 }
 
 

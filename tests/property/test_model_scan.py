@@ -64,16 +64,8 @@ def assert_exact(matrix: NDArray[Any], queries: list[Query]) -> None:
 
 
 ROWS = (
-    "normal",
-    "equal",
-    "few distinct",
-    "nudged",
-    "one direction",
-    "huge row",
-    "mixed lengths",
-    "mean apart",
-    "zeros",
-)
+    "normal", "equal", "few distinct", "nudged", "one direction", "huge row", "mixed lengths", "mean apart", "zeros",
+)  # fmt: skip
 CODES = ("normal", "rank one", "equal", "opposed", "zeros", "some zero", "denormal", "one sharp")
 
 
@@ -278,9 +270,7 @@ def test_no_more_survivors_wait_than_are_scored_at_a_time(monkeypatch: pytest.Mo
     waiting: list[int] = []
     score = quantised._Pass._score
     monkeypatch.setattr(
-        quantised._Pass,
-        "_score",
-        lambda self, found: (waiting.append(sum(map(len, found))), score(self, found))[1],
+        quantised._Pass, "_score", lambda self, found: (waiting.append(sum(map(len, found))), score(self, found))[1]
     )
     matrix = np.ones((3000, 4), np.float32)
     assert_exact(matrix, [Query(np.ones((1, 4), np.float32), 5)])

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import write_base
 
 import polyrank
 from polyrank.model.architectures.attention import ContextCodes, poly_scores
@@ -26,11 +25,6 @@ KINDS = [
     *({"architecture": "poly", "context_vectors": kind, "n_codes": 6} for kind in ("codes", "first", "last")),
     {"architecture": "poly", "context_vectors": "last+first", "n_codes": 6, "normalize": True, "score_scale": 20.0},
 ]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("scoring") / "base", seed=3)
 
 
 def late(base: Path, fields: dict[str, object]) -> LateRanker:

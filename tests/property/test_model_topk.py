@@ -198,15 +198,6 @@ def test_brute_force_is_the_loop_oracle() -> None:
     np.testing.assert_allclose(paper_scores(matrix, codes), loops, rtol=1e-7)
 
 
-@pytest.mark.parametrize("k", [1, 3, 40])
-def test_a_pool_of_equal_rows_comes_in_row_order(k: int) -> None:
-    matrix = np.tile(np.random.default_rng(1).normal(size=(1, 33)).astype(np.float32), (1000, 1))
-    codes = np.random.default_rng(2).normal(size=(7, 33)).astype(np.float32)
-    found = top_k(matrix, codes, k)
-    assert found.rows.tolist() == list(range(k))
-    assert len(set(found.scores.tolist())) == 1
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_a_rows_score_does_not_depend_on_its_place(seed: int) -> None:
     """Matrix kernels sum the last rows of a block in another order than the first."""
@@ -223,17 +214,6 @@ def test_a_rows_score_does_not_depend_on_its_place(seed: int) -> None:
     score_of = dict(zip(found.rows.tolist(), found.scores.tolist(), strict=True))
     few = top_k(matrix, codes, n, np.arange(n - 7, n))
     assert few.scores.tolist() == [score_of[at] for at in few.rows.tolist()]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_permuting_candidates_permutes_the_result(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    matrix = rng.normal(size=(200, 24)).astype(np.float16)
-    codes = rng.normal(size=(6, 24)).astype(np.float32)
-    order = rng.permutation(200)
-    plain, permuted = top_k(matrix, codes, 50), top_k(matrix[order], codes, 50)
-    np.testing.assert_array_equal(permuted.scores, plain.scores)
-    assert order[permuted.rows].tolist() == plain.rows.tolist(), "no two of these rows are equal"
 
 
 @pytest.mark.parametrize("k", [0, -1])

@@ -32,12 +32,7 @@ contexts = st.builds(
     Conversation.of, st.lists(texts("turn"), min_size=1, max_size=2), st.lists(texts("fact"), max_size=1)
 )
 examples_of = st.lists(
-    st.builds(
-        Dialogue,
-        conversation=contexts,
-        response=replies,
-        negatives=st.lists(replies, max_size=4).map(tuple),
-    ),
+    st.builds(Dialogue, conversation=contexts, response=replies, negatives=st.lists(replies, max_size=4).map(tuple)),
     min_size=1,
     max_size=7,
 )

@@ -13,7 +13,6 @@ import torch
 from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import write_base
 from tiny_training import dialogue, write_first_stage
 from tiny_training import settings as training_settings
 from torch import Tensor, nn
@@ -56,11 +55,7 @@ for _vectors in ("codes", "first", "last", "last+first"):
 words = st.integers(0, 39).map(lambda n: f"w{n}")
 texts = st.lists(words, min_size=1, max_size=9).map(" ".join)
 examples_of = st.lists(
-    st.builds(
-        dialogue,
-        st.lists(texts, min_size=1, max_size=2),
-        texts,
-    ),
+    st.builds(dialogue, st.lists(texts, min_size=1, max_size=2), texts),
     min_size=2,
     max_size=6,
     unique_by=lambda each: each.response,
@@ -76,11 +71,6 @@ def in_double_precision() -> Iterator[None]:
         torch.set_default_dtype(torch.float64)
         yield
         torch.set_default_dtype(torch.float32)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("objective") / "base", seed=3)
 
 
 @pytest.fixture(scope="module", params=KINDS)

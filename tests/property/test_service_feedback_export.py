@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from polyrank.model.text.conversations import context_key
 from polyrank.model.text.dialogues import new_dialogues, read_dialogues
 from polyrank.model.text.folding import text_key
-from polyrank.service.feedback.export import (
-    LABELS,
-    LATER,
-    MOST_OF_CONVERSATION,
-    TRAIN,
-    export,
-)
+from polyrank.service.feedback.export import LABELS, LATER, MOST_OF_CONVERSATION, TRAIN, export
 from polyrank.service.feedback.records import KINDS, Shown, Use
 from polyrank.service.feedback.report import figures
 

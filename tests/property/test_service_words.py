@@ -207,13 +207,10 @@ class Life:
 
 
 FILTERS: list[tuple[Any, Any]] = [
-    (None, lambda _: True),
-    (None, lambda _: True),
-    ({"lang": "en"}, lambda m: m["lang"] == "en"),
+    (None, lambda _: True), (None, lambda _: True), ({"lang": "en"}, lambda m: m["lang"] == "en"),
     ({"n": {"gte": 1, "lt": 3}}, lambda m: m["n"] in (1, 2)),
-    ({"$not": {"n": 4}}, lambda m: m["n"] != 4),
-    ({"n": 77}, lambda _: False),
-]
+    ({"$not": {"n": 4}}, lambda m: m["n"] != 4), ({"n": 77}, lambda _: False),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -249,9 +246,7 @@ def assert_best(ranked: Ranked, expected: Sequence[Expected], top_k: int) -> Non
 
 
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
-def test_exact_equals_brute_force(
-    seeds: range, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exact_equals_brute_force(seeds: range, tmp_path: Path, redis_url: str, monkeypatch) -> None:
     for seed in seeds:
         monkeypatch.setattr(scan, "LEAST_ROWS", 64 if seed % 3 else 4096)  # with and without a copy in bytes
         live_through(tmp_path / str(seed), Draw(seed), redis_url, uses_redis=seed % 2 == 1)

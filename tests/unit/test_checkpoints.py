@@ -15,17 +15,9 @@ SHIPPED = Path(__file__).parents[2] / "checkpoints"
 NAMES = sorted(path.parent.name for path in SHIPPED.glob("*/polyrank.json"))
 # All are CC BY 4.0, MIT or Apache 2.0.
 MAY_SHIP = (
-    "convai2_train.",
-    "convai2_partners.",
-    "ubuntu_irc.",
-    "multiwoz22_train.",
-    "synthetic_persona_chat.",
-    "taskmaster4.",
-    "star.",
-    "chitchat.",
-    "zh_crosswoz.",
-    "zh_kdconv.",
-)
+    "convai2_train.", "convai2_partners.", "ubuntu_irc.", "multiwoz22_train.",
+    "synthetic_persona_chat.", "taskmaster4.", "star.", "chitchat.", "zh_crosswoz.", "zh_kdconv.",
+)  # fmt: skip
 SAMPLE = SHIPPED.parent / "examples" / "support" / "conversations.jsonl"
 
 

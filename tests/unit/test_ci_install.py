@@ -1,22 +1,17 @@
 """What is told of a long pip install."""
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import scripts
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ci_install", ROOT / ".ci/install.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.loaded(".ci/install.py")
 
 
 def test_what_pip_does_is_told(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """The notes of a release are the changelog's section of its version, and a tag that does not fit is refused."""
 
-import importlib.util
 import shutil
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import scripts
 
 from polyrank import __version__
 
@@ -14,12 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ci_notes", ROOT / ".ci/notes.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.loaded(".ci/notes.py")
 
 
 @pytest.fixture

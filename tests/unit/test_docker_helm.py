@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import jmespath
 import pytest
 import yaml
 
@@ -44,164 +45,95 @@ def _specs(folder: Path, *options: str) -> dict[str, Any]:
     return {each["kind"]: each["spec"] for each in yaml.safe_load_all(rendered.stdout) if each}
 
 
-def _pod(folder: Path, *options: str) -> dict[str, Any]:
-    spec: dict[str, Any] = _specs(folder, *options)["Deployment"]["template"]["spec"]
-    return spec
-
-
-def test_the_chart_is_of_the_packages_version() -> None:
+def test_the_chart_is_of_the_packages_version_and_its_values_are_known() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    chart = _values("Chart.yaml")
+    chart, values, full = (_values(name) for name in ("Chart.yaml", "values.yaml", "ci/full-values.yaml"))
     assert chart["version"] == chart["appVersion"] == project["version"]
-
-
-def test_values_are_paths_in_the_image_and_known_settings() -> None:
-    values, full = _values("values.yaml"), _values("ci/full-values.yaml")
     for name in ("pool", "model", "reranker"):
         assert (ROOT / values[name].removeprefix("/app/")).exists()
-    assert set(values["settings"]) | set(full["settings"]) <= set(Settings.model_fields)
+    Settings(**values["settings"], store="/store")
     Settings(**full["settings"], store="/store", redis_url="redis://redis:6379/0")
     assert set(full) == set(values) - {"cacheSize", "podAnnotations"}, "the lint renders everything that can be set"
 
 
 @needs_helm
 @pytest.mark.parametrize("values", ["values.yaml", "ci/full-values.yaml"])
-def test_commands_variables_and_probes_are_ones_that_exist(values: str, tmp_path: Path) -> None:
-    pod = _pod(tmp_path, "--values", str(CHART / values))
+def test_what_is_rendered_is_what_the_code_knows(values: str, tmp_path: Path) -> None:
+    specs = _specs(tmp_path, "--values", str(CHART / values))
+    pod = specs["Deployment"]["template"]["spec"]
     [builder], [api] = pod["initContainers"], pod["containers"]
-    assert cli.parser().parse_args(api["args"]).run
-    build = re.search(r"exec polyrank (build .*); fi", builder["args"][0])
-    assert build is not None
-    assert cli.parser().parse_args(build[1].split()).run
-    names = [each["name"] for each in api["env"] if each["name"].startswith(PREFIX)]
-    assert {name.removeprefix(PREFIX).lower() for name in names} <= set(Settings.model_fields)
+    [build] = re.findall(r"exec polyrank (build .*); fi", builder["args"][0])
+    assert all(cli.parser().parse_args(command).run for command in (api["args"], build.split()))
+    names = [each["name"].removeprefix(PREFIX).lower() for each in api["env"] if each["name"].startswith(PREFIX)]
+    assert set(names) <= set(Settings.model_fields)
     assert len(names) == len(set(names))
     paths = {route.path for route in operations.router.routes}  # type: ignore[attr-defined]
     assert {api[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "readiness", "liveness")} <= paths
     assert pod["enableServiceLinks"] is False
-    for container in (builder, api):
-        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert specs["NetworkPolicy"]["podSelector"] == specs["Deployment"]["selector"]
+    assert specs["NetworkPolicy"]["policyTypes"] == ["Ingress", "Egress"]
+    [ingress] = specs["NetworkPolicy"]["ingress"]
+    assert ingress["ports"] == [{"port": specs["Service"]["ports"][0]["targetPort"]}]
+    assert specs["PodDisruptionBudget"] == {"maxUnavailable": 1, "selector": specs["Deployment"]["selector"]}
+    for each in (builder, api, *specs["Pod"]["containers"]):
+        assert {"cpu", "memory"} <= set(each["resources"]["limits"]) & set(each["resources"]["requests"])
+        assert each["securityContext"]["readOnlyRootFilesystem"] is True
 
 
 @needs_helm
 def test_a_stop_is_given_the_time_that_it_may_take(tmp_path: Path) -> None:
     drains = Settings.model_fields["drain_delay_s"].default + draining.FINISH_SECONDS
     most = drains + builder_process.GRACE_SECONDS + tracing.CLOSE_SECONDS
-    assert most < _pod(tmp_path)["terminationGracePeriodSeconds"] < 2 * most
+    assert most < _specs(tmp_path)["Deployment"]["template"]["spec"]["terminationGracePeriodSeconds"] < 2 * most
+
+
+ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+AFFINITY, SCALED = "Deployment.template.spec.affinity", "autoscaling.maxReplicas=5,store.accessMode=ReadWriteMany"
+NODES = f"{AFFINITY}.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[]"
+VARIABLE = "Deployment.template.spec.containers[0].env[?name=='POLYRANK_{}'].value"
+FROM, PORTS = "NetworkPolicy.ingress[0].from", "NetworkPolicy.egress[1:].ports[].port"
+OWN = {"podSelector": {"matchLabels": {"app.kubernetes.io/instance": "polyrank"}}}
+INGRESS = {"namespaceSelector": {"matchLabels": {"name": "ingress"}}}
+
+
+# Options of helm, where to look, what stands there.
+@needs_helm
+@pytest.mark.parametrize(("options", "path", "value"), [
+    # An upgrade keeps a replica, and a volume of one node keeps its node.
+    ("replicas=1", "Deployment.strategy", ROLLING),
+    ("strategy=Recreate", "Deployment.strategy", {"type": "Recreate"}),
+    ("store.accessMode=ReadWriteOncePod", "Deployment.strategy", {"type": "Recreate"}),
+    ("store.accessMode=ReadWriteOnce", f"{NODES}.topologyKey", ["kubernetes.io/hostname"]),
+    ("store.accessMode=ReadWriteOnce", f"{NODES}.labelSelector == [Deployment.selector]", True),
+    ("store.accessMode=ReadWriteMany,affinity.nodeAffinity.some=thing", AFFINITY, {"nodeAffinity": {"some": "thing"}}),
+    # Who counts the replicas.
+    ("replicas=1", "Deployment.replicas", 1), ("replicas=1", "HorizontalPodAutoscaler", None),
+    (f"replicas=2,{SCALED}", "Deployment.replicas", None),
+    (f"replicas=2,{SCALED}", "HorizontalPodAutoscaler.[minReplicas, maxReplicas]", [2, 5]),
+    (SCALED, "HorizontalPodAutoscaler.metrics[].resource.target.averageUtilization", [70]),
+    # Numbers reach the server as they were written.
+    ("settings.max_body_bytes=16777216", VARIABLE.format("MAX_BODY_BYTES"), ["16777216"]),
+    ("settings.deterministic=true", VARIABLE.format("DETERMINISTIC"), ["true"]),
+    # Without keys the namespace alone reaches the pods; pods reach names, Redis and what is named.
+    ("replicas=1", FROM, [{"podSelector": {}}]), ("keysSecret=keys", FROM, None),
+    ("networkPolicy.from[0].namespaceSelector.matchLabels.name=ingress", FROM, [INGRESS, OWN]),
+    ("replicas=1", "NetworkPolicy.egress[0]", {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53}]}),
+    ("replicas=1", PORTS, []), ("redis.url=redis://redis/0", PORTS, [6379]),
+    ("redis.url=redis://:word@10.0.0.5:6380/0", PORTS, [6380]),
+    ("redis.secret=redis,networkPolicy.egress[0].ports[0].port=4318", PORTS, [6379, 4318]),
+])  # fmt: skip
+def test_what_options_do(options: str, path: str, value: Any, tmp_path: Path) -> None:
+    assert jmespath.search(path, _specs(tmp_path, "--set", options)) == value
 
 
 @needs_helm
-def test_numbers_reach_the_server_as_they_were_written(tmp_path: Path) -> None:
-    [api] = _pod(tmp_path, "--set", "settings.max_body_bytes=16777216,settings.deterministic=true")["containers"]
-    variables = {each["name"]: each.get("value") for each in api["env"]}
-    assert variables[f"{PREFIX}MAX_BODY_BYTES"] == "16777216"
-    assert variables[f"{PREFIX}DETERMINISTIC"] == "true"
-
-
-@needs_helm
-@pytest.mark.parametrize(
-    ("option", "told"),
-    [
-        ("replicas=2", "ReadWriteMany"),
-        ("replicas=2,store.claim=mine", "ReadWriteMany"),
-        ("autoscaling.maxReplicas=3", "ReadWriteMany"),
-        ("autoscaling.maxReplicas=2,replicas=2,store.accessMode=ReadWriteMany", "maxReplicas"),
-        ("replica=2", "replica"),
-        ("store.accessMode=Many", "accessMode"),
-        ("strategy=Sudden", "strategy"),
-    ],
-)
+@pytest.mark.parametrize(("option", "told"), [
+    ("replicas=2", "ReadWriteMany"), ("replicas=2,store.claim=mine", "ReadWriteMany"),
+    ("autoscaling.maxReplicas=3", "ReadWriteMany"), ("strategy=Sudden", "strategy"),
+    ("autoscaling.maxReplicas=2,replicas=2,store.accessMode=ReadWriteMany", "maxReplicas"),
+    ("replica=2", "replica"), ("store.accessMode=Many", "accessMode"),
+])  # fmt: skip
 def test_values_that_cannot_work_are_refused_by_name(option: str, told: str, tmp_path: Path) -> None:
     rendered = _render(tmp_path, "--set", option)
     assert rendered.returncode != 0
     assert told in rendered.stderr
-
-
-@needs_helm
-@pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteMany"])
-def test_an_upgrade_keeps_a_replica_and_a_volume_of_one_node_its_node(mode: str, tmp_path: Path) -> None:
-    deployment = _specs(tmp_path, "--set", f"store.accessMode={mode},affinity.nodeAffinity.some=thing")["Deployment"]
-    assert deployment["strategy"]["type"] == "RollingUpdate"
-    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
-    affinity = deployment["template"]["spec"]["affinity"]
-    assert affinity.pop("nodeAffinity") == {"some": "thing"}
-    near = [{"topologyKey": "kubernetes.io/hostname", "labelSelector": deployment["selector"]}]
-    required = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": near}}
-    assert affinity == (required if mode == "ReadWriteOnce" else {})
-
-
-@needs_helm
-@pytest.mark.parametrize("options", ["strategy=Recreate", "store.accessMode=ReadWriteOncePod"])
-def test_where_two_pods_cannot_be_the_old_one_stops_first(options: str, tmp_path: Path) -> None:
-    assert _specs(tmp_path, "--set", options)["Deployment"]["strategy"] == {"type": "Recreate"}
-
-
-@needs_helm
-@pytest.mark.parametrize("options", ["replicas=1", "replicas=3,store.accessMode=ReadWriteMany"])
-def test_a_drain_stops_one_pod_at_a_time(options: str, tmp_path: Path) -> None:
-    specs = _specs(tmp_path, "--set", options)
-    assert specs["PodDisruptionBudget"] == {"maxUnavailable": 1, "selector": specs["Deployment"]["selector"]}
-
-
-@needs_helm
-def test_the_autoscaler_and_nobody_else_counts_replicas(tmp_path: Path) -> None:
-    assert _specs(tmp_path)["Deployment"]["replicas"] == 1
-    assert "HorizontalPodAutoscaler" not in _specs(tmp_path)
-    specs = _specs(tmp_path, "--set", "replicas=2,autoscaling.maxReplicas=5,store.accessMode=ReadWriteMany")
-    assert "replicas" not in specs["Deployment"]
-    scaler = specs["HorizontalPodAutoscaler"]
-    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 5)
-    assert scaler["scaleTargetRef"]["kind"] == "Deployment"
-    [metric] = scaler["metrics"]
-    assert metric["resource"] == {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}
-
-
-@needs_helm
-def test_memory_and_processors_of_every_container_are_limited(tmp_path: Path) -> None:
-    specs = _specs(tmp_path)
-    pod = specs["Deployment"]["template"]["spec"]
-    for container in [*pod["initContainers"], *pod["containers"], *specs["Pod"]["containers"]]:
-        assert set(container["resources"]["limits"]) == set(container["resources"]["requests"]) == {"cpu", "memory"}
-
-
-@needs_helm
-@pytest.mark.parametrize(
-    ("options", "peers"),
-    [
-        ("replicas=1", [{"podSelector": {}}]),
-        ("keysSecret=keys", None),
-        (
-            "networkPolicy.from[0].namespaceSelector.matchLabels.name=ingress",
-            [
-                {"namespaceSelector": {"matchLabels": {"name": "ingress"}}},
-                {"podSelector": {"matchLabels": {"app.kubernetes.io/instance": "polyrank"}}},
-            ],
-        ),
-    ],
-)
-def test_without_keys_the_namespace_alone_reaches_the_pods_and_no_port_but_theirs(
-    options: str, peers: list[Any] | None, tmp_path: Path
-) -> None:
-    specs = _specs(tmp_path, "--set", options)
-    policy = specs["NetworkPolicy"]
-    assert policy["podSelector"] == specs["Deployment"]["selector"]
-    assert policy["policyTypes"] == ["Ingress", "Egress"]
-    [rule] = policy["ingress"]
-    assert rule["ports"] == [{"port": specs["Service"]["ports"][0]["targetPort"]}]
-    assert rule.get("from") == peers
-
-
-@needs_helm
-@pytest.mark.parametrize(
-    ("options", "ports"),
-    [
-        ("replicas=1", []),
-        ("redis.url=redis://redis/0", [6379]),
-        ("redis.url=redis://:word@10.0.0.5:6380/0", [6380]),
-        ("redis.secret=redis,networkPolicy.egress[0].ports[0].port=4318", [6379, 4318]),
-    ],
-)
-def test_pods_reach_names_redis_and_what_is_named(options: str, ports: list[int], tmp_path: Path) -> None:
-    dns, *others = _specs(tmp_path, "--set", options)["NetworkPolicy"]["egress"]
-    assert dns == {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53}]}
-    assert others == [{"ports": [{"port": port}]} for port in ports]

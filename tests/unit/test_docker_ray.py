@@ -2,79 +2,39 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
-import pytest
 import yaml
 
 from polyrank.index_builder.scale import cluster as module
 
 ROOT = Path(__file__).parents[2]
+CLUSTER, POLICY = yaml.safe_load_all((ROOT / "docker/ray/cluster.yaml").read_text(encoding="utf-8"))
+SPEC = CLUSTER["spec"]
 
 
-@pytest.fixture(scope="module")
-def documents() -> tuple[dict[str, Any], dict[str, Any]]:
-    cluster, policy = yaml.safe_load_all((ROOT / "docker/ray/cluster.yaml").read_text(encoding="utf-8"))
-    return cluster, policy
+def test_it_asks_for_a_token_has_the_pinned_version_and_only_its_pods_reach_each_other() -> None:
+    assert SPEC["authOptions"] == {"mode": "token"}
+    assert f"ray=={SPEC['rayVersion']}\n" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    own = {"matchLabels": {"ray.io/cluster": CLUSTER["metadata"]["name"]}}
+    assert POLICY["spec"]["podSelector"] == own
+    assert POLICY["spec"]["ingress"] == [{"from": [{"podSelector": own}]}]
 
 
-@pytest.fixture(scope="module")
-def groups(documents: tuple[dict[str, Any], dict[str, Any]]) -> list[dict[str, Any]]:
-    spec = documents[0]["spec"]
-    return [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
-
-
-def test_it_asks_for_a_token_and_has_the_pinned_version(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    spec = documents[0]["spec"]
-    assert spec["authOptions"] == {"mode": "token"}
-    assert f"ray=={spec['rayVersion']}\n" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
-
-
-def test_every_pod_has_the_settings_of_the_builder(groups: list[dict[str, Any]]) -> None:
-    for group in groups:
-        [container] = group["template"]["spec"]["containers"]
+def test_every_pod_is_as_the_builder_ray_and_the_image_need_it() -> None:
+    user = re.findall(r"^USER (\d+):", (ROOT / "docker/Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)[-1]
+    for group in (SPEC["headGroupSpec"], *SPEC["workerGroupSpecs"]):
+        pod, start = group["template"]["spec"], group["rayStartParams"]
+        [container] = pod["containers"]
         variables = {each["name"]: each["value"] for each in container["env"]}
         assert variables == {"HOME": "/tmp", "RAY_USAGE_STATS_ENABLED": "0", **module._SETTINGS}
-
-
-def test_pods_run_as_the_images_user_and_write_to_volumes_alone(groups: list[dict[str, Any]]) -> None:
-    user = re.search(r"^USER (\d+):", (ROOT / "docker/Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert user is not None
-    for group in groups:
-        pod = group["template"]["spec"]
-        [container] = pod["containers"]
-        assert pod["securityContext"]["runAsUser"] == int(user[1])
+        assert pod["securityContext"]["runAsUser"] == int(user)
         assert container["securityContext"]["readOnlyRootFilesystem"]
         assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
-
-
-def test_memory_and_processors_are_limited(groups: list[dict[str, Any]]) -> None:
-    for group in groups:
-        [container] = group["template"]["spec"]["containers"]
-        assert container["resources"]["limits"] == container["resources"]["requests"]
-        assert set(container["resources"]["limits"]) == {"cpu", "memory"}
-
-
-def test_probes_ask_ports_that_ray_listens_on(groups: list[dict[str, Any]]) -> None:
-    ports = [6379, *(int(group["rayStartParams"]["node-manager-port"]) for group in groups[1:])]
-    for group, port in zip(groups, ports, strict=True):
-        [container] = group["template"]["spec"]["containers"]
+        limits = container["resources"]["limits"]
+        assert set(limits) == {"cpu", "memory"}
+        assert container["resources"]["requests"] == limits
+        assert start["num-cpus"] == ("0" if group is SPEC["headGroupSpec"] else limits["cpu"])
         [named] = container["ports"]
-        assert named["containerPort"] == port
+        assert named["containerPort"] == int(start.get("node-manager-port", 6379))
         for probe in ("readinessProbe", "livenessProbe"):
             assert container[probe]["tcpSocket"]["port"] == named["name"]
-
-
-def test_each_encoder_has_the_processor_that_it_asks_for(groups: list[dict[str, Any]]) -> None:
-    head, *others = groups
-    assert head["rayStartParams"]["num-cpus"] == "0"
-    for group in others:
-        [container] = group["template"]["spec"]["containers"]
-        assert container["resources"]["requests"]["cpu"] == group["rayStartParams"]["num-cpus"]
-
-
-def test_only_pods_of_the_cluster_reach_each_other(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    cluster, policy = documents
-    own = {"matchLabels": {"ray.io/cluster": cluster["metadata"]["name"]}}
-    assert policy["spec"]["podSelector"] == own
-    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": own}]}]

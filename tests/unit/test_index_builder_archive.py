@@ -239,22 +239,14 @@ GENERATION = "20261127T060430511988-c1a37cba"
 @pytest.mark.parametrize(
     "entry",
     [
-        ("../outside", b"x"),
-        ("/tmp/outside", b"x"),
-        ("generations/../../outside", b"x"),
-        (f"generations/{GENERATION}/../../../../outside", b"x"),
-        (f"generations/{GENERATION}", b"x"),
-        ("generations/name/manifest.json", b"x"),
-        ("log/name.log", b"x"),
-        (f"log/{GENERATION}.txt", b"x"),
-        ("ID", b"x"),
-        ("", b"x"),
-        link("CURRENT", "/etc/passwd"),
-        link(f"generations/{GENERATION}/a", "/"),
-        sparse(f"generations/{GENERATION}/sparse"),
+        ("../outside", b"x"), ("/tmp/outside", b"x"), ("generations/../../outside", b"x"),
+        (f"generations/{GENERATION}/../../../../outside", b"x"), (f"generations/{GENERATION}", b"x"),
+        ("generations/name/manifest.json", b"x"), ("log/name.log", b"x"),
+        (f"log/{GENERATION}.txt", b"x"), ("ID", b"x"), ("", b"x"), link("CURRENT", "/etc/passwd"),
+        link(f"generations/{GENERATION}/a", "/"), sparse(f"generations/{GENERATION}/sparse"),
     ],
     ids=lambda entry: entry.name if isinstance(entry, tarfile.TarInfo) else entry[0] or "no name",
-)
+)  # fmt: skip
 def test_entries_that_lead_elsewhere_are_refused(tmp_path: Path, entry: Any) -> None:
     inner = tmp_path / "a" / "b" / "c"
     inner.mkdir(parents=True)

@@ -90,12 +90,9 @@ def test_what_ray_reads_is_set_before_it_is_imported(monkeypatch: pytest.MonkeyP
     with pytest.raises(ClusterUnavailable), connected(f"127.0.0.1:{free_port()}"):
         pass
     assert {name: value for name, value in os.environ.items() if name.startswith("RAY_") and name != "RAY_TMPDIR"} == {
-        "RAY_AUTH_MODE": "token",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_max_direct_call_object_size": "1000",
-        "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
-    }
+        "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_max_direct_call_object_size": "1000", "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("installed")
@@ -113,9 +110,7 @@ def test_tokens_cannot_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_auto_is_the_cluster_of_the_environment_or_of_this_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_auto_is_the_cluster_of_the_environment_or_of_this_machine(monkeypatch, tmp_path: Path) -> None:
     assert_refused("auto", "this machine has no node of a cluster; start one, or give HOST:PORT")
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{free_port()}\n")

@@ -195,12 +195,8 @@ def test_nothing_below_a_path_is_unread_and_everything_beside_it_is() -> None:
         "m", {"messages": "a.b[?ok].c | [0]", "text": "t || u", "keep": {"k": "more"}, "conversation": "id"}, "m"
     )
     record = {
-        "id": 1,
-        "a": {"b": [{"ok": True, "c": {"t": 1, "v": 2}}], "d": 3},
-        "more": {"x": 1},
-        "e": {"f": 1},
-        "g": None,
-    }
+        "id": 1, "a": {"b": [{"ok": True, "c": {"t": 1, "v": 2}}], "d": 3}, "more": {"x": 1}, "e": {"f": 1}, "g": None,
+    }  # fmt: skip
     assert [*Reads(used).unread(record)] == ["a.b.c.v", "a.d", "e"]
 
 

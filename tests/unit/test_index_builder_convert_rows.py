@@ -185,9 +185,7 @@ def test_bytes_that_are_no_utf8_are_letters_of_windows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 18])
-def test_records_lie_where_the_map_says(
-    tmp_path: Path, indent: int | None, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_lie_where_the_map_says(tmp_path: Path, indent: int | None, chunk: int, monkeypatch) -> None:
     monkeypatch.setattr(module, "_CHUNK", chunk)
     content = {"before": [{"a": 0}], "n": 12, "x": {"a": {"y": [{"a": 1}]}, "b": {"y": [{"a": 2}, {"a": 3}]}, "c": {}}}
     text = json.dumps(content, indent=indent)

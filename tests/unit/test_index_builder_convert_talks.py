@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from foreign import COLUMNS, HELPDESK, converted, lines, written
+from samples import read as pairs
 
 from polyrank.index_builder.convert import conversion
 from polyrank.index_builder.convert import talks as module
@@ -25,14 +26,6 @@ def made(folder: Path, rows: Any, content: dict[str, Any], **asked: Any) -> Any:
     (folder / "in.jsonl").write_text(lines(rows))
     used = map_of("own", content, "own.toml")
     return convert(kinds_of([folder / "in.jsonl"], used, {}), folder / "out", Asked(**asked), lambda *_: None)
-
-
-def pairs(folder: Path) -> list[tuple[list[str], str]]:
-    rows = written(folder)
-    return [
-        ([each if isinstance(each, str) else each["content"] for each in row["context"]], row["response"])
-        for row in rows
-    ]
 
 
 def rows(*said: tuple[str, str], **more: Any) -> list[dict[str, Any]]:
@@ -255,13 +248,9 @@ def test_without_speakers_every_other_message_is_a_reply_and_that_is_said(tmp_pa
 
 def test_replies_that_cannot_be_learnt_from(tmp_path: Path) -> None:
     said = [
-        ("system", "s"),
-        ("agent", "hi"),
-        ("user", "q"),
-        ("agent", " "),
-        ("agent", "x" * (MAX_TEXT_CHARACTERS + 1)),
-        ("agent", "a"),
-    ]
+        ("system", "s"), ("agent", "hi"), ("user", "q"), ("agent", " "),
+        ("agent", "x" * (MAX_TEXT_CHARACTERS + 1)), ("agent", "a"),
+    ]  # fmt: skip
     done = made(tmp_path, [{"m": [{"w": w, "t": t} for w, t in said]}], LIST)
     assert done.left_out == {
         "a reply with nothing said before it": 1,
@@ -273,14 +262,9 @@ def test_replies_that_cannot_be_learnt_from(tmp_path: Path) -> None:
 
 def test_trees_give_each_reply_what_stands_above_it(tmp_path: Path) -> None:
     said = [
-        ("1", None, "user", "q"),
-        ("2", "1", "agent", "a"),
-        ("3", "1", "agent", "b"),
-        ("4", "3", "user", "r"),
-        ("5", "4", "agent", "c"),
-        ("6", "7", "agent", "lost"),
-        ("7", "6", "agent", "lost too"),
-    ]
+        ("1", None, "user", "q"), ("2", "1", "agent", "a"), ("3", "1", "agent", "b"), ("4", "3", "user", "r"),
+        ("5", "4", "agent", "c"), ("6", "7", "agent", "lost"), ("7", "6", "agent", "lost too"),
+    ]  # fmt: skip
     tree = [{"i": i, "p": p, "w": w, "t": t} for i, p, w, t in said]
     done = made(tmp_path, [{"m": tree}], {**LIST, "name": "i", "parent": "p"})
     assert pairs(tmp_path) == [(["q"], "a"), (["q"], "b"), (["q", "b", "r"], "c")]
@@ -427,13 +411,9 @@ def test_sides_without_names_are_told_as_sides(tmp_path: Path) -> None:
 
 def test_what_programs_write_for_nothing_is_no_text(tmp_path: Path) -> None:
     said = [
-        ("1", "c", "q"),
-        ("1", "us", "None"),
-        ("1", "us", "\u200b"),
-        ("1", "us", "a"),
-        ("nan", "c", "q"),
-        ("nan", "us", "b"),
-    ]
+        ("1", "c", "q"), ("1", "us", "None"), ("1", "us", "\u200b"),
+        ("1", "us", "a"), ("nan", "c", "q"), ("nan", "us", "b"),
+    ]  # fmt: skip
     rows = "".join(f"{talk},{who},{text}\n" for talk, who, text in said)
     (tmp_path / "t.csv").write_text(f"talk,who,text\n{rows}")
     done = converted(

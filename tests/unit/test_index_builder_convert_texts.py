@@ -76,17 +76,10 @@ def test_what_a_mail_quotes_and_its_signature_are_cut(mail: str, kept: str) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "bad",
-    [
-        "\n" * 50_000 + "x",
-        "On " * 20_000,
-        "Am 1.1.2026 schrieb " * 5000,
-        ("On " * 50 + "\n") * 500,
-        "> " * 20_000,
-        ("wrote " * 26 + "\n") * 500,
-    ],
-)
+@pytest.mark.parametrize("bad", [
+    "\n" * 50_000 + "x", "On " * 20_000, "Am 1.1.2026 schrieb " * 5000,
+    ("On " * 50 + "\n") * 500, "> " * 20_000, ("wrote " * 26 + "\n") * 500,
+])  # fmt: skip
 def test_a_mail_that_is_made_to_be_slow_takes_bounded_time(bad: str) -> None:
     began = time.process_time()
     read(bad, "mail", keep_quotes=False)

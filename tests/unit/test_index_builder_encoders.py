@@ -259,9 +259,7 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Encoder:
     return Encoder("hash", ("torch", "float32"), "float16")  # type: ignore[arg-type]
 
 
-def test_an_encoder_tells_what_it_is_and_rounds_what_it_makes(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_encoder_tells_what_it_is_and_rounds_what_it_makes(encoder: Encoder, monkeypatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     assert encoder.begin().maker == MAKER
     done, made = encoder.encode(["a", "b"])

@@ -61,10 +61,7 @@ def test_a_source_may_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [
-        (swapped, "from row 4 came where that from row 0 was due"),
-        (cut_short, "of 8 candidates .* not of all"),
-    ],
+    [(swapped, "from row 4 came where that from row 0 was due"), (cut_short, "of 8 candidates .* not of all")],
 )
 def test_a_source_must_give_every_chunk_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: VectorSource, message: str
@@ -168,15 +165,10 @@ class Other(HashEncoder):
     backend = "other"
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "dtype"),
-    [
-        (HashEncoder(), HashEncoder(fingerprint="f" * 64), "float16"),
-        (HashEncoder(), Other(), "float16"),
-        (HashEncoder(), HashEncoder(), "float32"),
-        (Int8(), Int8(), "float16"),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "dtype"), [
+    (HashEncoder(), HashEncoder(fingerprint="f" * 64), "float16"), (HashEncoder(), Other(), "float16"),
+    (HashEncoder(), HashEncoder(), "float32"), (Int8(), Int8(), "float16"),
+])  # fmt: skip
 def test_of_another_model_runner_or_dtype_nothing_is_taken(
     tmp_path: Path, first: HashEncoder, second: HashEncoder, dtype: str
 ) -> None:

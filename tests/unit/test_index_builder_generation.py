@@ -17,17 +17,11 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 ENCODER = HashEncoder(evidence=EVIDENCE)
 OLD, NEW = pool(40, "old "), pool(60, "new ")
 FILES = [
-    "manifest.json",
-    "embeddings.bin",
-    "ids.index",
-    "texts.index",
-    "candidates.arrow",
-    "index.faiss",
-    "model/polyrank.json",
-    "model/tokenizer.json",
+    "manifest.json", "embeddings.bin", "ids.index", "texts.index",
+    "candidates.arrow", "index.faiss", "model/polyrank.json", "model/tokenizer.json",
     *(f"words/{name}.npy" for name in ("keys", "starts", "rows", "weights", "columns", "texts", "texts_rows")),
     *(f"words/statistics-{name}.npy" for name in ("totals", "keys", "frequencies")),
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -105,9 +105,7 @@ def test_activation_verifies_first(store: GenerationStore) -> None:
     assert not (store.root / "HISTORY").exists()
 
 
-def test_a_crash_between_any_two_writes_of_the_pointer_loses_no_way_back(
-    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_between_any_two_writes_of_the_pointer_loses_no_way_back(store: GenerationStore, monkeypatch) -> None:
     """Each change is cut after 0, 1, 2, … writes; after each cut CURRENT and the way back are the old or the new."""
     a, b, c, d = store.ids()
     for each in (a, b, c):
@@ -175,9 +173,7 @@ def test_one_builder_at_a_time(store: GenerationStore) -> None:
         pass
 
 
-def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(
-    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(store: GenerationStore, monkeypatch) -> None:
     class Clock(datetime):
         @classmethod
         def now(cls, tz: object = None) -> datetime:
@@ -192,9 +188,7 @@ def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(
     assert GenerationStore(store.root / "new").new_id("cd" * 32) == "20010101T000000000000-cdcdcdcd"
 
 
-def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(tmp_path: Path, monkeypatch) -> None:
     """Record every fsync and rename of a second build: a chunk, then the journal that tells of it; at last files,
     directories, then the name, then its directory."""
     root = tmp_path / "store"
@@ -224,28 +218,13 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
     tmp = f"generations/.tmp-{new}"
     files = ["candidates.arrow", "embeddings.bin", "ids.index", "index.faiss", "manifest.json", "texts.index"]
     assert calls == [
-        f"sync {tmp}/embeddings.bin",
-        f"sync {tmp}",
-        f"sync generations/.journal-{new}",
-        "sync generations",
-        f"sync {tmp}/model/polyrank.json",
-        f"sync {tmp}/model/tokenizer.json",
-        f"sync {tmp}/model",
-        *(f"sync {tmp}/{name}" for name in files),
-        f"sync {tmp}",
-        f"rename {tmp} -> generations/{new}",
-        "sync generations",
-        f"sync log/.{new}.log.DRAWN.tmp",
-        f"rename log/.{new}.log.DRAWN.tmp -> log/{new}.log",
-        "sync log",
-        "sync .HISTORY.DRAWN.tmp",
-        "rename .HISTORY.DRAWN.tmp -> HISTORY",
-        "sync .",
-        "sync .CURRENT.DRAWN.tmp",
-        "rename .CURRENT.DRAWN.tmp -> CURRENT",
-        "sync .",
-        f"sync log/{new}.log",
-    ]
+        f"sync {tmp}/embeddings.bin", f"sync {tmp}", f"sync generations/.journal-{new}", "sync generations",
+        f"sync {tmp}/model/polyrank.json", f"sync {tmp}/model/tokenizer.json", f"sync {tmp}/model",
+        *(f"sync {tmp}/{name}" for name in files), f"sync {tmp}", f"rename {tmp} -> generations/{new}",
+        "sync generations", f"sync log/.{new}.log.DRAWN.tmp", f"rename log/.{new}.log.DRAWN.tmp -> log/{new}.log",
+        "sync log", "sync .HISTORY.DRAWN.tmp", "rename .HISTORY.DRAWN.tmp -> HISTORY", "sync .",
+        "sync .CURRENT.DRAWN.tmp", "rename .CURRENT.DRAWN.tmp -> CURRENT", "sync .", f"sync log/{new}.log",
+    ]  # fmt: skip
     assert GenerationStore(root).history() == [old]
 
 

@@ -77,9 +77,7 @@ def test_gc_removes_what_killed_builds_have_left_but_not_a_running_ones(
     assert forgotten == [left.name.removeprefix(".tmp-")]
 
 
-def test_what_cannot_be_forgotten_now_is_forgotten_at_the_next_collection(
-    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_forgotten_now_is_forgotten_at_the_next_collection(store: GenerationStore, monkeypatch) -> None:
     def fail(_copies: Copies, _generation: str) -> None:
         raise StoreUnavailable("down")
 
@@ -111,9 +109,7 @@ def test_gc_removes_the_logs_of_bad_rows_older_than_what_is_kept(store: Generati
     assert left == sorted(["0-notes", c, failed, d])
 
 
-def test_a_generation_that_is_being_removed_is_not_listed(
-    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_generation_that_is_being_removed_is_not_listed(store: GenerationStore, monkeypatch) -> None:
     store.activate(store.ids()[-1])
     removed: list[list[str]] = []
     rmtree = shutil.rmtree

@@ -50,9 +50,7 @@ def test_a_trial_that_a_killed_switch_left_does_not_come_back(store: GenerationS
     assert (store.current(), store.trial()) == (a, None)
 
 
-def test_a_trial_that_cannot_be_read_now_is_neither_over_nor_removed(
-    store: GenerationStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_cannot_be_read_now_is_neither_over_nor_removed(store: GenerationStore, monkeypatch) -> None:
     a, b, c, _ = store.ids()
     for each in (b, c):
         store.activate(each)
@@ -72,20 +70,12 @@ def test_a_trial_that_cannot_be_read_now_is_neither_over_nor_removed(
     assert a in store.ids()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"../..\xff\n",
-        b"{}",
-        b"[" * 100_000,
-        b'{"generation": "../..", "share": 0.0, "renewed": null}',
-        b'{"generation": "20200101T000000000000-00000000", "share": 2, "renewed": null}',
-        b'{"generation": "20200101T000000000000-00000000", "share": "all"}',
-        b'{"generation": "20200101T000000000000-00000000", "other": 1}',
-        b"20200101T000000000000-00000000\n",
-    ],
-)
+@pytest.mark.parametrize("content", [
+    b"", b"../..\xff\n", b"{}", b"[" * 100_000, b'{"generation": "../..", "share": 0.0, "renewed": null}',
+    b'{"generation": "20200101T000000000000-00000000", "share": 2, "renewed": null}',
+    b'{"generation": "20200101T000000000000-00000000", "share": "all"}',
+    b'{"generation": "20200101T000000000000-00000000", "other": 1}', b"20200101T000000000000-00000000\n",
+])  # fmt: skip
 def test_a_damaged_file_is_no_trial(store: GenerationStore, content: bytes) -> None:
     a, _, _, _ = store.ids()
     store.activate(a)

@@ -88,19 +88,10 @@ def test_anything_else_is_a_factory_string() -> None:
     assert (chosen.kind, chosen.factory, chosen.params) == ("custom", "IVF7,Flat", {})
 
 
-@pytest.mark.parametrize(
-    "index",
-    [
-        *KINDS,
-        "Flat",
-        "HNSW32",
-        "IVF1024,SQ8",
-        "IVF1024,PQ48",
-        "OPQ48,IVF1024,PQ48",
-        "PCA64,IVF16,Flat",
-        "IVF8,PQ48,RFlat",
-    ],
-)
+@pytest.mark.parametrize("index", [
+    *KINDS, "Flat", "HNSW32", "IVF1024,SQ8", "IVF1024,PQ48",
+    "OPQ48,IVF1024,PQ48", "PCA64,IVF16,Flat", "IVF8,PQ48,RFlat",
+])  # fmt: skip
 def test_kinds_and_factory_strings_are_taken(index: str) -> None:
     check_factory(index, 384)
 

@@ -106,9 +106,7 @@ def test_a_job_whose_process_was_killed_is_failed(jobs: JobStore, tmp_path: Path
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
-def test_a_job_that_has_died_is_failed_where_nothing_can_be_written(
-    jobs: JobStore, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_job_that_has_died_is_failed_where_nothing_can_be_written(jobs: JobStore, monkeypatch, number: int) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, "no")
 

@@ -66,9 +66,7 @@ def test_a_generation_that_is_a_link_is_refused_by_name(store: GenerationStore, 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", [Path.touch, Path.mkdir, os.mkfifo])
-def test_strays_are_named_and_stop_nothing(
-    store: GenerationStore, name: str, kind: object, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_strays_are_named_and_stop_nothing(store: GenerationStore, name: str, kind: object, caplog) -> None:
     assert callable(kind)
     stray = store.root / "generations" / name
     kind(stray)

@@ -82,9 +82,7 @@ def test_every_id_has_its_row_and_others_have_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 300])
-def test_many_ranges_make_the_same_file_as_sorting_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_many_ranges_make_the_same_file_as_sorting_at_once(tmp_path: Path, monkeypatch, count: int) -> None:
     hashes = np.random.default_rng(count).integers(0, 2**64, count, dtype=np.uint64)
     hashes[: count // 2] >>= np.uint64(60)  # crowded at the low end, and empty ranges elsewhere
     hashes = np.random.default_rng(0).permutation(np.unique(hashes))

@@ -33,11 +33,7 @@ def held(path: Path) -> AbstractContextManager[None]:
 @pytest.mark.parametrize("lock", ["pointer.lock", "log/write.lock"])
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda store: store.activate(store.ids()[0]),
-        lambda store: store.rollback(),
-        lambda store: store.gc(keep=1),
-    ],
+    [lambda store: store.activate(store.ids()[0]), lambda store: store.rollback(), lambda store: store.gc(keep=1)],
     ids=["activate", "rollback", "gc"],
 )
 def test_a_change_of_the_store_ends_and_names_the_holder(

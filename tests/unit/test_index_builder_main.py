@@ -37,9 +37,7 @@ class Signalling:
 
 @pytest.mark.usefixtures("own_signals")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_signal_that_python_drops_cancels_at_the_next_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_that_python_drops_cancels_at_the_next_progress(tmp_path: Path, monkeypatch) -> None:
     def load(_name: str) -> HashEncoder:
         Signalling()
         return HashEncoder()
@@ -63,8 +61,7 @@ def run_with(root: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[str], 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    ("stage", "state"),
-    [("encode", CANCELLED), ("manifest", CANCELLED), ("rename", SUCCEEDED), ("CURRENT", SUCCEEDED)],
+    ("stage", "state"), [("encode", CANCELLED), ("manifest", CANCELLED), ("rename", SUCCEEDED), ("CURRENT", SUCCEEDED)]
 )
 @pytest.mark.usefixtures("own_signals")
 def test_a_signal_cancels_until_others_see_the_generation(

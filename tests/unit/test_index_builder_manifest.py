@@ -13,15 +13,9 @@ from polyrank.model.representations import LateRows
 
 ID = "20261121T013000123456-1a2b3c4d"
 RECALL: dict[str, float | int | str | None] = {
-    "recall@10": 0.98,
-    "recall@100": 0.9,
-    "of": "vectors",
-    "probes": "given",
-    "count": 200,
-    "p50_ms": 3.5,
-    "p99_ms": 8.25,
-    "min_recall": 0.95,
-}
+    "recall@10": 0.98, "recall@100": 0.9, "of": "vectors", "probes": "given",
+    "count": 200, "p50_ms": 3.5, "p99_ms": 8.25, "min_recall": 0.95,
+}  # fmt: skip
 INDEX = IndexSpec("hnsw", "HNSW32", {"efSearch": 128}, times=SearchTimes(21.5, 12.25))
 MANIFEST = Manifest(
     id=ID,
@@ -65,12 +59,9 @@ def test_the_file_has_the_names_the_contract_gives() -> None:
     assert content["format_version"] == 5
     assert (content["backend"], content["precision"]) == ("openvino", "bfloat16")
     assert content["index"] == {
-        "kind": "hnsw",
-        "factory": "HNSW32",
-        "params": {"efSearch": 128},
-        "asked": "auto",
-        "times": {"exact_ms": 21.5, "hnsw_ms": 12.25},
-    }
+        "kind": "hnsw", "factory": "HNSW32", "params": {"efSearch": 128},
+        "asked": "auto", "times": {"exact_ms": 21.5, "hnsw_ms": 12.25},
+    }  # fmt: skip
     assert content["recall"] == RECALL
     assert content["files"]["embeddings.bin"] == {"sha256": "ab" * 32, "bytes": 2304}
     assert content["model"]["fingerprint"] == "1a2b3c4d" * 8

@@ -151,9 +151,7 @@ def test_a_number_of_parts_that_cannot_be_is_refused(store: Store, parts: int) -
     assert not store.root.exists()
 
 
-def test_a_part_without_candidates_is_refused_before_anything_is_encoded(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_without_candidates_is_refused_before_anything_is_encoded(store: Store, monkeypatch) -> None:
     monkeypatch.setattr(pipeline, "encode", lambda *_: pytest.fail("was encoded"))
     with pytest.raises(InvalidInput, match="2 candidates are too few for 4 parts"):
         store.build(4, pool(2))
@@ -171,8 +169,7 @@ def test_bad_rows_are_counted_over_the_whole_pool(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "named"),
-    [("parts/1/order.bin", "part 1365-2730: .*order.bin"), ("model/polyrank.json", "polyrank.json")],
+    ("file", "named"), [("parts/1/order.bin", "part 1365-2730: .*order.bin"), ("model/polyrank.json", "polyrank.json")]
 )
 @pytest.mark.parametrize("change", ["damaged", "gone", "added"])
 def test_what_is_wrong_is_refused_by_name(store: Store, file: str, named: str, change: str) -> None:
@@ -285,9 +282,7 @@ def test_a_killed_build_is_taken_over_part_by_part(store: Store, monkeypatch: py
     assert len(list((store.root / "generations").iterdir())) == 1, "nothing is left"
 
 
-def test_a_build_killed_while_it_takes_over_another_loses_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_killed_while_it_takes_over_another_loses_nothing(store: Store, monkeypatch) -> None:
     encoded: list[str] = []
     killed(monkeypatch, store, Counting(encoded), 35)
     before = len(encoded)
@@ -311,18 +306,14 @@ def test_a_build_into_other_parts_takes_nothing_over(store: Store, monkeypatch: 
     assert len(list((store.root / "generations").iterdir())) == 1
 
 
-def test_what_was_left_for_another_model_does_not_hide_what_was_left_for_this_one(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_left_for_another_model_does_not_hide_what_was_left_for_this_one(store: Store, monkeypatch) -> None:
     killed(monkeypatch, store, HashEncoder(fingerprint="cd" * 32), 45, parts=6)  # knows more
     encoded: list[str] = []
     killed(monkeypatch, store, Counting(encoded), 15, parts=6)
     assert 0 < store.build(6).resumed == len(encoded)
 
 
-def test_equal_texts_have_one_vector_also_where_an_earlier_part_is_encoded_anew(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_texts_have_one_vector_also_where_an_earlier_part_is_encoded_anew(store: Store, monkeypatch) -> None:
     rows = [replace(each, text="the same") for each in POOL]
     killed(monkeypatch, store, Drifting(1), 35, rows)
     [changed, *_] = ranges(3)[0].of([each.id for each in rows])
@@ -407,12 +398,8 @@ def test_updates_are_of_all_parts_in_their_order(store: Store) -> None:
     assert store.update("b", POOL[5].id, deletes=["d", gone, "none"]) == 2
     kept = {each: text for each, text in BUILT.items() if each not in (gone, POOL[5].id)}
     assert list(store.held(made).items()) == [
-        *kept.items(),
-        ("a", "a 1"),
-        ("c", "c 1"),
-        ("b", "b 2"),
-        (POOL[5].id, f"{POOL[5].id} 2"),
-    ]
+        *kept.items(), ("a", "a 1"), ("c", "c 1"), ("b", "b 2"), (POOL[5].id, f"{POOL[5].id} 2"),
+    ]  # fmt: skip
     assert store.store.updated(made.id) == (62, 2)
 
 

@@ -288,26 +288,11 @@ def _taken(tmp_path: Path, row: bytes) -> list[bool]:
         (b'{"a": {"$a": 1}}', True),
     ],
     ids=[
-        "100-levels",
-        "102-levels",
-        "254-levels",
-        "301-levels",
-        "301-lists",
-        "64-bits",
-        "65-bits",
-        "66-bits",
-        "65-bits-inside",
-        "floats",
-        "digits-in-text",
-        "64-kB",
-        "66-kB",
-        "66-kB-of-text",
-        "4096-fields",
-        "4097-fields",
-        "operator",
-        "operator-inside",
+        "100-levels", "102-levels", "254-levels", "301-levels", "301-lists", "64-bits",
+        "65-bits", "66-bits", "65-bits-inside", "floats", "digits-in-text", "64-kB", "66-kB",
+        "66-kB-of-text", "4096-fields", "4097-fields", "operator", "operator-inside",
     ],
-)
+)  # fmt: skip
 def test_metadata_has_the_same_bounds_everywhere(tmp_path: Path, metadata: bytes, taken: bool) -> None:
     assert _taken(tmp_path, b'{"id": "a", "text": "x", "metadata": ' + metadata + b"}") == [taken] * 3
 
@@ -324,20 +309,13 @@ def test_an_id_may_hold_whatever_a_path_can(tmp_path: Path, taken: str) -> None:
     assert _taken(tmp_path, json.dumps({"text": "x", "id": taken}).encode()) == [True] * 3
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ("two\nlines", "must not hold control characters or line separators, as U+000A at character 4 is"),
-        ("\x00", "as U+0000 at character 1 is"),
-        ("end\r", "as U+000D at character 4 is"),
-        ("\x7f", "as U+007F"),
-        ("\x85", "as U+0085"),
-        ("\u2028", "as U+2028"),
-        ("\u2029", "as U+2029"),
-        (".", "must be another than . and .., which programs drop from a path"),
-        ("..", "must be another than . and .."),
-    ],
-)
+@pytest.mark.parametrize(("given", "says"), [
+    ("two\nlines", "must not hold control characters or line separators, as U+000A at character 4 is"),
+    ("\x00", "as U+0000 at character 1 is"), ("end\r", "as U+000D at character 4 is"),
+    ("\x7f", "as U+007F"), ("\x85", "as U+0085"), ("\u2028", "as U+2028"), ("\u2029", "as U+2029"),
+    (".", "must be another than . and .., which programs drop from a path"),
+    ("..", "must be another than . and .."),
+])  # fmt: skip
 def test_an_id_that_no_path_holds_is_refused_with_the_same_words(tmp_path: Path, given: str, says: str) -> None:
     row = json.dumps({"text": "x", "id": given}).encode()
     assert _taken(tmp_path, row) == [False] * 3

@@ -24,15 +24,11 @@ def read(tmp_path: Path, columns: dict[str, Any], **options: Any) -> list[Candid
 
 def test_every_other_column_is_metadata_and_null_is_left_out(tmp_path: Path) -> None:
     columns = {
-        "lang": pa.array(["en", None]).dictionary_encode(),
-        "text": ["two\nlines", "hallo"],
-        "price": [1.5, None],
-        "stock": pa.array([None, 3], pa.uint8()),
-        "tags": [["a", None], []],
-        "maker": [{"name": "x", "since": 1999}, None],
-        "new": [True, False],
-        "id": pa.array(["a", None], pa.large_string()),
-    }
+        "lang": pa.array(["en", None]).dictionary_encode(), "text": ["two\nlines", "hallo"],
+        "price": [1.5, None], "stock": pa.array([None, 3], pa.uint8()),
+        "tags": [["a", None], []], "maker": [{"name": "x", "since": 1999}, None],
+        "new": [True, False], "id": pa.array(["a", None], pa.large_string()),
+    }  # fmt: skip
     metadata = {"lang": "en", "price": 1.5, "tags": ["a", None], "maker": {"name": "x", "since": 1999}, "new": True}
     assert read(tmp_path, columns) == [
         Candidate("a", "two\nlines", metadata),
@@ -106,30 +102,19 @@ def test_dates_times_decimals_and_maps_become_what_json_can_say(tmp_path: Path) 
     [found] = read(tmp_path, columns)
     assert isinstance(found, Candidate)
     assert found.metadata == {
-        "day": "2026-07-01",
-        "hour": "12:00:00",
-        "local": "1970-01-01T00:00:01",
-        "zoned": "2026-07-01T12:30:00+00:00",
-        "seen": ["2026-07-01T12:30:00+00:00"],
-        "cost": 49.9,
-        "stock": 12,
-        "maker": {"name": "x"},
-        "empty": {},
-        "place": [1.5, 2],
-        "size": 3,
-    }
+        "day": "2026-07-01", "hour": "12:00:00", "local": "1970-01-01T00:00:01",
+        "zoned": "2026-07-01T12:30:00+00:00", "seen": ["2026-07-01T12:30:00+00:00"], "cost": 49.9,
+        "stock": 12, "maker": {"name": "x"}, "empty": {}, "place": [1.5, 2], "size": 3,
+    }  # fmt: skip
     assert {type(found.metadata["stock"]), type(found.metadata["size"])} == {int}
 
 
 def test_what_json_cannot_say_is_left_out_and_said(tmp_path: Path) -> None:
     columns = {
-        "text": ["x", "y"],
-        "photo": [b"x", None],
-        "took": pa.array([1, 2], pa.duration("s")),
+        "text": ["x", "y"], "photo": [b"x", None], "took": pa.array([1, 2], pa.duration("s")),
         "by_number": pa.array([[(1, "a")], []], pa.map_(pa.int64(), pa.string())),
-        "metadata": [{"price": 5, "raw": {"bytes": b"x", "lang": "en"}}, None],
-        "$and": [1, None],
-    }
+        "metadata": [{"price": 5, "raw": {"bytes": b"x", "lang": "en"}}, None], "$and": [1, None],
+    }  # fmt: skip
     pq.write_table(pa.table(columns), tmp_path / "pool.parquet")
     rows = read_pool([tmp_path / "pool.parquet"])
     assert [row.metadata for row in rows if isinstance(row, Candidate)] == [{"price": 5, "raw": {"lang": "en"}}, {}]

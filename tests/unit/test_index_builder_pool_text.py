@@ -70,21 +70,10 @@ def test_lines_end_as_on_any_system(tmp_path: Path, end: str) -> None:
     assert read(tmp_path, content.encode()) == [Candidate("a", f"on two{end}lines", {"note": "x"}), Candidate("b", "y")]
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "ID,Text",
-        " id , TEXT ",
-        '"Id","text"',
-        "ID;Text",
-        "\n\nid,text",
-        "sep=;\nid;text",
-        "SEP=,\r\nid,text",
-        "sep=^\nid^text",
-        "\u200fid,\u200eText",
-        "id\ttext",
-    ],
-)
+@pytest.mark.parametrize("header", [
+    "ID,Text", " id , TEXT ", '"Id","text"', "ID;Text", "\n\nid,text", "sep=;\nid;text",
+    "SEP=,\r\nid,text", "sep=^\nid^text", "\u200fid,\u200eText", "id\ttext",
+])  # fmt: skip
 def test_a_header_is_known_without_case_and_spaces(tmp_path: Path, header: str) -> None:
     separator = next(each for each in ";^\t," if each in header.splitlines()[-1])
     content = f"{header}\na{separator}hello\n".encode()
@@ -230,42 +219,11 @@ def test_a_column_of_plain_values_is_typed_and_an_empty_cell_is_absent(
     assert list(map(type, found)) == list(map(type, values))
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        "007",
-        "+49301234",
-        "0049 30 1234",
-        "1e5",
-        "1E5",
-        "1.234,50",
-        "1,5,5",
-        "1,",
-        ",5",
-        "1,5e5",
-        "007,5",
-        "9007199254740992,5",
-        "1 000",
-        "5 €",
-        " 5",
-        "5.",
-        ".5",
-        "-",
-        "--5",
-        "9007199254740992",
-        "1" * 5000,
-        "12.5.2026",
-        "2026-01-01",
-        "nan",
-        "inf",
-        "0x1f",
-        "1_000",
-        "٣",
-        "true",
-        "yes",
-        "text",
-    ],
-)
+@pytest.mark.parametrize("odd", [
+    "007", "+49301234", "0049 30 1234", "1e5", "1E5", "1.234,50", "1,5,5", "1,", ",5", "1,5e5",
+    "007,5", "9007199254740992,5", "1 000", "5 €", " 5", "5.", ".5", "-", "--5", "9007199254740992",
+    "1" * 5000, "12.5.2026", "2026-01-01", "nan", "inf", "0x1f", "1_000", "٣", "true", "yes", "text",
+])  # fmt: skip
 def test_one_cell_that_is_no_plain_number_makes_its_column_texts(tmp_path: Path, odd: str) -> None:
     assert metadata(tmp_path, ["5", odd]) == ["5", odd]
 
@@ -307,20 +265,10 @@ def test_a_column_may_say_true_and_false_in_another_language(tmp_path: Path, tru
     assert pool.fields.described()["answers"] == ["x"]
 
 
-@pytest.mark.parametrize(
-    "cells",
-    [
-        ["ja", "ja"],
-        ["NO", "SE"],
-        ["NO", "NO"],
-        ["WAHR", "FAUX"],
-        ["ja", "nein", "vielleicht"],
-        ["wahr", "falsch", "1"],
-        ["sand", "sand"],
-        ["WAHR", "true"],
-        ["true", "nein"],
-    ],
-)
+@pytest.mark.parametrize("cells", [
+    ["ja", "ja"], ["NO", "SE"], ["NO", "NO"], ["WAHR", "FAUX"], ["ja", "nein", "vielleicht"],
+    ["wahr", "falsch", "1"], ["sand", "sand"], ["WAHR", "true"], ["true", "nein"],
+])  # fmt: skip
 def test_other_columns_stay_texts(tmp_path: Path, cells: list[str]) -> None:
     assert metadata(tmp_path, cells) == cells
     pool = read_pool([tmp_path / "column.csv"])

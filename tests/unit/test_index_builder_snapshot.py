@@ -188,9 +188,7 @@ def test_words_of_added_rows_count_by_the_statistics_of_the_pool(with_words: Sna
     assert_words_of_all(with_words, [])
 
 
-def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(
-    with_words: Snapshot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(with_words: Snapshot, monkeypatch) -> None:
     texts = [f"new {n % 9} of {n}" for n in range(700)]
     snapshots = [with_words]
     for n, text in enumerate(texts):
@@ -221,9 +219,7 @@ def test_the_words_of_a_long_log_are_read_in_parts(with_words: Snapshot, monkeyp
     assert_words_of_all(after, texts)
 
 
-def test_an_error_amid_an_update_leaves_the_words_as_they_were(
-    with_words: Snapshot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_amid_an_update_leaves_the_words_as_they_were(with_words: Snapshot, monkeypatch) -> None:
     once = with_words.updated([update(1, {"a": "new 3"})])
     with monkeypatch.context() as patched:
         patched.setattr(WordTable, "of", lambda *_: 1 / 0)

@@ -9,7 +9,7 @@ import pytest
 from fakes import EVIDENCE, HashEncoder, pool
 from numpy.typing import NDArray
 
-from polyrank.index_builder.building import stages
+from polyrank.index_builder.building import pipeline, stages
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions, BuildResult
 from polyrank.index_builder.building.stages import EncodedContext
@@ -64,7 +64,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         times: SearchTimes = HNSW_IS_FAST, count: int = 40, encoder: HashEncoder | None = None, **options: Any
     ) -> tuple[BuildResult, Clock]:
         clock = Clock(times)
-        monkeypatch.setattr(stages, "time_searches", clock)
+        monkeypatch.setattr(pipeline, "time_searches", clock)
         return build(encoder or HashEncoder(), pool(count), tmp_path, BuildOptions(**options)), clock
 
     return run
@@ -104,11 +104,8 @@ def test_hnsw_that_was_asked_for_does_not_stay_with_auto(built: Built) -> None:
 def test_a_small_pool_is_scanned_unmeasured(built: Built, tmp_path: Path) -> None:
     result, clock = built(count=39)
     assert (result.worst.index.kind, result.worst.index.times, result.worst.index.why, clock.asked) == (
-        "exact",
-        None,
-        None,
-        [],
-    )
+        "exact", None, None, [],
+    )  # fmt: skip
     assert "choose" not in GenerationStore(tmp_path).manifest(result.generation).build.seconds
 
 

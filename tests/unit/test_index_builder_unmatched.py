@@ -18,25 +18,15 @@ from polyrank.model.text.reading import finish
 ENCODER = HashEncoder()
 ROWS: list[dict[str, Any]] = [
     {
-        "service": "Hotels",
-        "price": 60,
-        "code": "7",
-        "address": {"city": "Oslo"},
-        "open": True,
-        "tags": ["a", None],
-        "from": "31.10.2026",
+        "service": "Hotels", "price": 60, "code": "7", "address": {"city": "Oslo"},
+        "open": True, "tags": ["a", None], "from": "31.10.2026",
     },
     {
-        "service": "Trains",
-        "price": 45.5,
-        "code": "12",
-        "address": {"city": "Bergen"},
-        "open": False,
-        "mixed": 1,
-        "at": "2026-11-28",
+        "service": "Trains", "price": 45.5, "code": "12",
+        "address": {"city": "Bergen"}, "open": False, "mixed": 1, "at": "2026-11-28",
     },
     {"service": "Hotels", "price": 90, "code": "3", "address": {}, "open": True, "mixed": "x"},
-]
+]  # fmt: skip
 
 
 def snapshot_of(root: Path, rows: list[dict[str, Any]]) -> Snapshot:
@@ -99,17 +89,10 @@ def test_each_reason_is_told(snapshot: Snapshot, filter_: dict[str, Any], says: 
     assert told(snapshot, filter_) == [f"filter: {each}" for each in says]
 
 
-@pytest.mark.parametrize(
-    "filter_",
-    [
-        {},
-        {"service": "Hotels"},
-        {"servce": {"exists": False}},
-        {"$not": {"servce": "Hotels"}},
-        {"$or": [{"servce": "Hotels"}, {"service": "Hotels"}]},
-        {"address.city": "Oslo"},
-    ],
-)
+@pytest.mark.parametrize("filter_", [
+    {}, {"service": "Hotels"}, {"servce": {"exists": False}}, {"$not": {"servce": "Hotels"}},
+    {"$or": [{"servce": "Hotels"}, {"service": "Hotels"}]}, {"address.city": "Oslo"},
+])  # fmt: skip
 def test_nothing_is_said_where_something_passes(snapshot: Snapshot, filter_: dict[str, Any]) -> None:
     assert told(snapshot, filter_) == []
 

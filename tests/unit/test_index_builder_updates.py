@@ -895,9 +895,7 @@ def test_what_stands_in_two_logs_is_not_encoded_again(store: Store) -> None:
     assert store.texts(later) == {"a": "a 1"}
 
 
-def test_a_damaged_log_is_told_of_once_and_what_comes_before_counts(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_log_is_told_of_once_and_what_comes_before_counts(store: Store, caplog) -> None:
     first = store.build()
     store.update("a")
     store.update("lost")

@@ -33,17 +33,10 @@ from polyrank.model.training.tuning import set_dropout
 
 POSITIONS = 300
 COMMON: dict[str, Any] = {
-    "vocab_size": len(VOCABULARY),
-    "hidden_size": DIM,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": POSITIONS,
-    "initializer_range": 0.3,
-    "pad_token_id": PAD,
-    "bos_token_id": CLS,
-    "eos_token_id": SEP,
-}
+    "vocab_size": len(VOCABULARY), "hidden_size": DIM, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": POSITIONS,
+    "initializer_range": 0.3, "pad_token_id": PAD, "bos_token_id": CLS, "eos_token_id": SEP,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,12 +67,7 @@ FAMILIES = {
     ),
     "modernbert": Family(
         lambda: ModernBertConfig(
-            **COMMON,
-            cls_token_id=CLS,
-            sep_token_id=SEP,
-            attention_dropout=0.1,
-            mlp_dropout=0.1,
-            embedding_dropout=0.1,
+            **COMMON, cls_token_id=CLS, sep_token_id=SEP, attention_dropout=0.1, mlp_dropout=0.1, embedding_dropout=0.1
         ),
         "layers.",
         maps=8,

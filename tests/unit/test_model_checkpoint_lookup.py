@@ -136,9 +136,7 @@ def test_a_package_that_is_not_installed(name: str, extra: str, monkeypatch: pyt
         resolve_base(name)
 
 
-def test_a_model_on_either_form_of_its_base(
-    base: Path, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_on_either_form_of_its_base(base: Path, hub: Path, tmp_path: Path, monkeypatch) -> None:
     """An adapter names each form of its base's weights. With each it is another model, and says so."""
     rounded = write_base(tmp_path / "rounded", seed=0)
     weights = load_file(rounded / "model.safetensors")
@@ -182,9 +180,7 @@ def test_a_copy_of_a_known_base_is_known_by_its_published_name(base: Path, hub: 
     assert by_published_name(own) is own
 
 
-def test_a_copy_keeps_its_place_where_the_name_leads_nowhere(
-    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_keeps_its_place_where_the_name_leads_nowhere(hub: Path, tmp_path: Path, monkeypatch) -> None:
     copy = Path(shutil.copytree(packaged(), tmp_path / "copy"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert by_published_name(resolve_base(str(copy))).name == str(copy)

@@ -116,15 +116,11 @@ def test_another_model_or_file_is_told_from_its_own(checkpoint: Path) -> None:
     assert polyrank.load(checkpoint).precision == "float32", "other precisions do without"
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ((-0.001, -0.004, 0.002), ""),
-        ((-0.003, -0.0059, 0.0), ""),
-        ((-0.0031, -0.005, -0.002), "R@1 changes by -0.31 points"),
-        ((0.001, -0.006, 0.01), "R@1 may change by -0.60 points"),
-    ],
-)
+@pytest.mark.parametrize(("change", "why"), [
+    ((-0.001, -0.004, 0.002), ""), ((-0.003, -0.0059, 0.0), ""),
+    ((-0.0031, -0.005, -0.002), "R@1 changes by -0.31 points"),
+    ((0.001, -0.006, 0.01), "R@1 may change by -0.60 points"),
+])  # fmt: skip
 def test_auto_may_take_what_loses_little_for_certain(change: tuple[float, float, float], why: str) -> None:
     said = QuantisationConfig(made_for="", sha256="", **{**PROOF, "recall_change": change})
     assert said.why_not_chosen().startswith(why)

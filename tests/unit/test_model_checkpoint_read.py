@@ -143,19 +143,11 @@ def change_activation(path: Path) -> None:
     rewrite(path / "backbone.json", lambda raw: raw.update(hidden_act="relu"))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        set_field("code_scale", 2.0),
-        set_field("normalize", True),
-        set_field("reduction", "mean"),
-        set_field("max_context_tokens", 39),
-        set_field("assembly", {"role_markers": {"user": "w1"}}),
-        nudge_a_code,
-        add_a_word,
-        change_activation,
-    ],
-)
+@pytest.mark.parametrize("change", [
+    set_field("code_scale", 2.0), set_field("normalize", True), set_field("reduction", "mean"),
+    set_field("max_context_tokens", 39), set_field("assembly", {"role_markers": {"user": "w1"}}),
+    nudge_a_code, add_a_word, change_activation,
+])  # fmt: skip
 def test_the_fingerprint_changes_with(checkpoint: Path, change: Callable[[Path], None]) -> None:
     before = polyrank.load(checkpoint).fingerprint
     change(checkpoint)

@@ -11,7 +11,7 @@ import torch
 from command_line import write_rows
 from golden import oracle
 from golden.second_stage import hidden
-from tiny import CLS, SEP, word_ids, write_base, write_checkpoint
+from tiny import CLS, SEP, word_ids, write_checkpoint
 from tiny_training import identical, interrupted, run, settings
 
 import polyrank
@@ -20,13 +20,7 @@ from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, TrainingDataInvalid, WrongKind
 from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.rankers.load import (
-    load_classifier,
-    load_cross,
-    load_late,
-    load_retriever,
-    load_teacher,
-)
+from polyrank.model.rankers.load import load_classifier, load_cross, load_late, load_retriever, load_teacher
 from polyrank.model.registry import ARCHITECTURES, classifiers
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.config import Data
@@ -51,11 +45,6 @@ def examples(count: int = 64) -> list[dict[str, Any]]:
         }
         for n in range(count)
     ]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("classifier") / "base", 3)
 
 
 @pytest.fixture(scope="module", params=classifiers())

@@ -9,7 +9,7 @@ import torch
 from command_line import write_rows
 from golden import oracle
 from golden.second_stage import hidden
-from tiny import CLS, SEP, word_ids, write_base
+from tiny import CLS, SEP, word_ids
 from tiny_training import run, settings
 
 import polyrank
@@ -36,11 +36,6 @@ RATES = {"deformer": 3e-3, "cross": 3e-3}
 def examples(count: int = 64) -> list[dict[str, Any]]:
     """Texts of which the first word says the class; a class may hold what fits no other."""
     return [{"context": [f"w{n % 4} w{16 + n % 23}"], "label": NAMES[n % 4], "dialogue": f"d{n}"} for n in range(count)]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("texts") / "base", 3)
 
 
 @pytest.fixture(scope="module", params=classifiers())

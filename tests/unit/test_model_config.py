@@ -60,10 +60,7 @@ def test_the_format_of_the_file() -> None:
         ({"base_name": "x"}, "unknown field base_name"),
         ({"format_version": 2}, "format_version is 2, this release reads 1"),
         ({"format_version": None}, "format_version"),
-        (
-            {"architecture": "other"},
-            f"architecture is 'other', not one of {', '.join(ARCHITECTURES)}",
-        ),
+        ({"architecture": "other"}, f"architecture is 'other', not one of {', '.join(ARCHITECTURES)}"),
         ({"architecture": ["poly"]}, "architecture"),
         ({"residual": "yes"}, "residual is 'yes', not true or false"),
         ({"residual": True}, "residual is for a model that scores pairs"),

@@ -220,9 +220,7 @@ def test_code_of_a_remote_model_is_not_run(poly: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ["AutoModel", "AutoModelForSequenceClassification"])
-def test_code_beside_a_config_of_a_type_without_a_model(
-    tmp_path: Path, asked: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_beside_a_config_of_a_type_without_a_model(tmp_path: Path, asked: str, monkeypatch) -> None:
     """transformers would ask at the terminal whether to run it."""
     base = write_base(tmp_path / "base", seed=0)
     (base / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
@@ -249,9 +247,7 @@ def test_code_beside_a_config_of_a_type_without_a_model(
         ("bert", {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}),
     ],
 )
-def test_what_a_config_names_is_not_looked_up(
-    poly: Path, family: str, fields: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_config_names_is_not_looked_up(poly: Path, family: str, fields: dict[str, object], monkeypatch) -> None:
     """transformers asks the hub for models that a config names."""
     asked: list[object] = []
 

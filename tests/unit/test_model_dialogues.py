@@ -102,12 +102,8 @@ def test_messages_are_turns(tmp_path: Path) -> None:
     ]
     [found] = read(tmp_path, line(context=said, response={"role": "assistant", "content": "yes", "refusal": None}))
     assert [(turn.role, turn.text) for turn in found.conversation.turns] == [
-        ("user", "where is it?"),
-        ("tool", "sent"),
-        ("assistant", "It was sent."),
-        ("user", "when?"),
-        (None, "today?"),
-    ]
+        ("user", "where is it?"), ("tool", "sent"), ("assistant", "It was sent."), ("user", "when?"), (None, "today?"),
+    ]  # fmt: skip
     assert found.response == "yes"
     with new_dialogues(tmp_path / "again.jsonl") as write:
         write(found)
@@ -142,15 +138,10 @@ def test_a_response_that_is_marked_as_not_right_is_no_example(tmp_path: Path) ->
     }
 
 
-@pytest.mark.parametrize(
-    "rejected",
-    [
-        "never",
-        ["never"],
-        {"role": "assistant", "content": "never"},
-        [{"role": "user", "content": "hi"}, {"content": "never"}],
-    ],
-)
+@pytest.mark.parametrize("rejected", [
+    "never", ["never"], {"role": "assistant", "content": "never"},
+    [{"role": "user", "content": "hi"}, {"content": "never"}],
+])  # fmt: skip
 def test_a_reply_that_was_rejected_for_the_response_is_a_negative(tmp_path: Path, rejected: Any) -> None:
     [found] = read(tmp_path, line(negatives=["no"], rejected=rejected))
     assert (found.response, found.negatives) == ("yes", ("no", "never"))
@@ -159,13 +150,10 @@ def test_a_reply_that_was_rejected_for_the_response_is_a_negative(tmp_path: Path
 
 def test_marked_turns_are_kept_as_no_replies_and_deleted_ones_are_left_out(tmp_path: Path) -> None:
     context = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "taken back", "deleted": True},
-        {"role": "assistant", "content": "b", "weight": 0},
-        "c",
-        {"content": "d", "rejected": True},
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": "taken back", "deleted": True},
+        {"role": "assistant", "content": "b", "weight": 0}, "c", {"content": "d", "rejected": True},
         {"role": "user", "content": "e", "weight": 1},
-    ]
+    ]  # fmt: skip
     [found] = read(tmp_path, line(context=context))
     assert [turn.text for turn in found.conversation.turns] == ["a", "b", "c", "d", "e"]
     assert found.no_replies == (1, 3)
@@ -311,14 +299,9 @@ def test_compressed_files_are_compressed(tmp_path: Path) -> None:
 def test_a_line_holds_what_the_example_has(tmp_path: Path) -> None:
     full, bare = map(json.loads, written(tmp_path / "d.jsonl", [FULL, BARE]).splitlines())
     assert full == {
-        "context": ["hi", "hello"],
-        "persona": ["I sell lamps."],
-        "response": "yes",
-        "candidates": ["no", "yes"],
-        "label": 1,
-        "negatives": ["never", "no"],
-        "dialogue": "17",
-    }
+        "context": ["hi", "hello"], "persona": ["I sell lamps."], "response": "yes",
+        "candidates": ["no", "yes"], "label": 1, "negatives": ["never", "no"], "dialogue": "17",
+    }  # fmt: skip
     assert bare == {"context": ["hi"], "response": "yes", "negatives": []}
 
 

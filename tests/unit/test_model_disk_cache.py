@@ -80,9 +80,7 @@ def test_the_least_recently_used_go_first(directory: Path) -> None:
     assert [number for number in range(4) if cache.get({"number": number})] == [0, 2, 3]
 
 
-def test_an_entry_larger_than_the_bound_is_not_kept(
-    cache: DiskCache, directory: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_entry_larger_than_the_bound_is_not_kept(cache: DiskCache, directory: Path, caplog) -> None:
     cache.put(KEY, FACTS, b"blob")
     cache.put({"part": "pair"}, {}, bytes(ROOM))
     assert kept(cache, KEY) == b"blob"
@@ -91,9 +89,7 @@ def test_an_entry_larger_than_the_bound_is_not_kept(
 
 
 @pytest.mark.parametrize("damage", ["one bit", "cut short", "nearly nothing", "empty", "longer", "another key's"])
-def test_a_damaged_entry_is_removed_with_one_warning(
-    cache: DiskCache, directory: Path, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_entry_is_removed_with_one_warning(cache: DiskCache, directory: Path, damage: str, caplog) -> None:
     cache.put(KEY, FACTS, b"blob" * 100)
     path = entry_of(directory)
     good = path.read_bytes()
@@ -137,9 +133,7 @@ def test_an_entry_without_key_and_facts_is_no_error(cache: DiskCache, directory:
     assert list(directory.iterdir()) == []
 
 
-def test_a_full_disk_is_no_error(
-    cache: DiskCache, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_is_no_error(cache: DiskCache, directory: Path, monkeypatch, caplog) -> None:
     cache.put(KEY, FACTS, b"blob")
     with monkeypatch.context() as patched:
         fill_disk(patched, entry_of(directory))
@@ -151,9 +145,7 @@ def test_a_full_disk_is_no_error(
 
 
 @pytest.mark.parametrize("place", ["a file is in its place", "nothing can be made there"])
-def test_a_directory_that_cannot_be_is_one_warning(
-    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_directory_that_cannot_be_is_one_warning(tmp_path: Path, place: str, caplog) -> None:
     (tmp_path / "file").write_text("")
     cache = DiskCache(tmp_path / "file" if place.startswith("a file") else Path("/proc/cache"), ROOM)
     for _ in range(2):
@@ -173,9 +165,7 @@ def test_a_read_only_directory_is_read(cache: DiskCache, directory: Path, caplog
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707], ids=oct)
-def test_a_directory_that_others_may_write_to_is_not_used(
-    cache: DiskCache, directory: Path, mode: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_directory_that_others_may_write_to_is_not_used(cache: DiskCache, directory: Path, mode: int, caplog) -> None:
     """What lies there may be anybody's, and would be run."""
     cache.put(KEY, FACTS, b"blob")
     directory.chmod(mode)

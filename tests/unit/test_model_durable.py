@@ -66,9 +66,7 @@ def test_a_block_that_fails_leaves_what_was_there(path: Path, error: BaseExcepti
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_disk_that_fails_afterwards_leaves_what_was_there(
-    path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_disk_that_fails_afterwards_leaves_what_was_there(path: Path, monkeypatch, call: str) -> None:
     def broken(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
@@ -215,9 +213,7 @@ def test_a_directory_is_filled_when_the_block_ends(directory: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("failing", ["block", "rename"])
-def test_a_directory_that_cannot_be_filled_stays_empty(
-    directory: Path, failing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_cannot_be_filled_stays_empty(directory: Path, failing: str, monkeypatch) -> None:
     before = directory.exists()
     renames = [os.replace] * 2
     monkeypatch.setattr(os, "replace", lambda old, new: renames.pop()(old, new))  # IndexError at the third

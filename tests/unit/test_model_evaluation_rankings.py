@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes import silent
 from numpy.typing import NDArray
 from tiny import write_checkpoint
 
@@ -79,10 +80,6 @@ def example(factor: int, candidates: Sequence[str], label: int) -> Dialogue:
     return Dialogue(Conversation.of(["1000", str(factor)]), candidates[label], tuple(candidates), label)
 
 
-def silent(_stage: str, _done: int, _total: int) -> None:
-    pass
-
-
 TEN = [str(n) for n in range(10)]
 
 
@@ -97,14 +94,10 @@ def places(ranked: RankedLists) -> list[tuple[int, int, int] | None]:
 
 def test_ranks_are_those_of_sorting_by_score_and_ties_are_shared(ranker: Any) -> None:
     dialogues = [
-        example(1, ["1", "3", "2"], 1),
-        example(1, ["1", "3", "2"], 2),
-        example(-1, ["1", "3", "2"], 1),
-        example(1, ["2", "2.0", "5", "2"], 0),
-        example(1, ["2", "2.0", "5", "2"], 3),
-        example(0, TEN, 7),
-        example(1, ["4"], 0),
-    ]
+        example(1, ["1", "3", "2"], 1), example(1, ["1", "3", "2"], 2),
+        example(-1, ["1", "3", "2"], 1), example(1, ["2", "2.0", "5", "2"], 0),
+        example(1, ["2", "2.0", "5", "2"], 3), example(0, TEN, 7), example(1, ["4"], 0),
+    ]  # fmt: skip
     ranked = rank_lists(ranker, dialogues, silent)
     assert places(ranked) == [(0, 1, 1), (1, 1, 1), (2, 1, 1), (1, 3, 2), (1, 3, 2), (0, 10, 1), (0, 1, 1)]
     assert [scores.tolist() for scores in ranked.scores[1:4]] == [[1, 3, 2], [-1, -3, -2], [2, 2, 5, 2]]

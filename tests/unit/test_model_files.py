@@ -66,9 +66,7 @@ def write_killed(files: CheckpointFiles, directory: Path, replaced: int, monkeyp
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("full_at", FILES)
-def test_a_full_disk_leaves_the_old_file(
-    directory: Path, better: CheckpointFiles, full_at: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_file(directory: Path, better: CheckpointFiles, full_at: str, monkeypatch) -> None:
     before = contents(directory)
     fill_disk(monkeypatch, directory / full_at)
     with pytest.raises(OSError, match="No space left"):

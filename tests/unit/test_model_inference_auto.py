@@ -147,9 +147,7 @@ def test_a_later_part_that_is_not_as_by_torch_is_left_to_torch(tmp_path: Path, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [np.nan, 1.001])
-def test_what_gives_other_numbers_than_torch_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float
-) -> None:
+def test_what_gives_other_numbers_than_torch_is_refused(tmp_path: Path, monkeypatch, factor: float) -> None:
     spoil(monkeypatch, lambda each, width: each * factor if width > 48 else each)
     base = write_base(tmp_path / "base", 0)
     with pytest.raises(InvalidInput, match=r"^the numbers of openvino in float32 are wrong .* use the back-end torch$"):
@@ -200,25 +198,17 @@ def test_what_is_not_named_is_chosen_from_what_the_processor_computes_in(
         ("torch", "auto", ["torch float32"]),
     ],
 )
-def test_int8_is_offered_for_what_was_quantised(
-    monkeypatch: pytest.MonkeyPatch, backend: str, precision: str, expected: list[str]
-) -> None:
+def test_int8_is_offered_for_what_was_quantised(monkeypatch, backend: str, precision: str, expected: list[str]) -> None:
     on_any_processor(monkeypatch)
     monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32", "BF16", "INT8"])
     found = Quantisation({}, "")
     assert [" ".join(each.runner) for each in candidates(backend, precision, CPU, found)] == expected
 
 
-@pytest.mark.parametrize(
-    ("machine", "flags", "able"),
-    [
-        ("x86_64", "flags : sse2 avx2 avx512_vnni", True),
-        ("x86_64", "flags : sse2 avx_vnni avx2", True),
-        ("x86_64", "flags : sse2 avx2 avx512f", False),
-        ("aarch64", "Features : asimd", True),
-        ("AMD64", None, False),
-    ],
-)
+@pytest.mark.parametrize(("machine", "flags", "able"), [
+    ("x86_64", "flags : sse2 avx2 avx512_vnni", True), ("x86_64", "flags : sse2 avx_vnni avx2", True),
+    ("x86_64", "flags : sse2 avx2 avx512f", False), ("aarch64", "Features : asimd", True), ("AMD64", None, False),
+])  # fmt: skip
 def test_int8_needs_a_processor_whose_sums_do_not_overflow(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str, flags: str | None, able: bool
 ) -> None:
@@ -298,9 +288,7 @@ def test_auto_takes_no_int8_that_is_unlike_float32(quantised: Path, tmp_path: Pa
     assert why.startswith("its numbers are like float32's by ")
 
 
-def test_auto_takes_no_int8_whose_outputs_depend_on_their_batch(
-    quantised: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_takes_no_int8_whose_outputs_depend_on_their_batch(quantised: Path, monkeypatch) -> None:
     monkeypatch.setattr(trials, "_is_same_together", lambda *_: False)
     ranker = polyrank.load(quantised, backend="auto", precision="auto")
     assert ranker.precision == "float32"
@@ -308,9 +296,7 @@ def test_auto_takes_no_int8_whose_outputs_depend_on_their_batch(
     assert ranker.choice.refused["openvino int8, candidates"] == "a text's output depends on its batch"
 
 
-def test_a_precision_that_only_torch_has_here_is_warned_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_precision_that_only_torch_has_here_is_warned_of(monkeypatch, caplog) -> None:
     monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32", "BF16"])
     candidates("auto", "bfloat16", CPU)
     assert not caplog.records
@@ -403,9 +389,7 @@ def test_auto_refuses_a_coarser_precision_that_changes_what_is_found(
     assert chosen(monkeypatch, base, part, wrong, is_asked_for=True)[1] == ("fake", "bfloat16")
 
 
-def test_a_later_part_that_is_refused_runs_otherwise_and_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_later_part_that_is_refused_runs_otherwise_and_is_told(tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(trials, "CONVERSATIONS", WORDS)
     base = write_base(tmp_path / "base", 0)
     chooser, first = chosen(monkeypatch, base, "candidates", lambda each: turned(each) if each.ndim == 3 else each)

@@ -262,9 +262,7 @@ def test_of_several_that_start_together_one_compiles(
         np.testing.assert_array_equal(each.encode_candidates(texts), made[0].encode_candidates(texts))
 
 
-def test_a_cache_that_stays_locked_stops_nobody(
-    tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cache_that_stays_locked_stops_nobody(tmp_path: Path, disk: DiskCache, monkeypatch, caplog) -> None:
     monkeypatch.setattr(disk_cache, "PATIENCE", 0.1)
     with disk.alone():
         load(checkpoint(tmp_path), backend="openvino", precision="float32", disk=disk)
@@ -325,9 +323,7 @@ def test_what_cannot_be_used_is_made_anew_with_one_warning(
     assert len(unread) == 2, "the new one is kept"
 
 
-def test_measurements_that_make_no_sense_are_none(
-    tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measurements_that_make_no_sense_are_none(tmp_path: Path, disk: DiskCache, monkeypatch) -> None:
     path = checkpoint(tmp_path)
     chosen = load(path, backend="auto", disk=disk)
     for entry in (tmp_path / "cache").iterdir():

@@ -40,9 +40,7 @@ def tensors(state: Any) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", [name for name, row in ARCHITECTURES.items() if row.embeds and not row.by_vectors])
-def test_what_was_kept_is_compared_where_the_network_is(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_kept_is_compared_where_the_network_is(name: str, tmp_path: Path, monkeypatch) -> None:
     ranker = polyrank.load(write_checkpoint(tmp_path, name, 0, architecture=name))
     assert isinstance(ranker, LateRanker)
     [context], kept = ranker.represent_contexts([[2, 5, 6, 3]]), ranker.represent_candidates([[2, 5, 3], [2, 6, 7, 3]])
@@ -114,9 +112,7 @@ def test_a_backend_scores_pairs_of_several_contexts_as_the_encoder_does(
         np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-5)
 
 
-def test_a_context_is_encoded_once_for_all_batches_of_its_candidates(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_context_is_encoded_once_for_all_batches_of_its_candidates(checkpoint: Path, monkeypatch) -> None:
     served, seen = load_cross(checkpoint), list[list[int]]()
     encode = LateForwards.encode_contexts
 

@@ -92,9 +92,7 @@ def test_a_keys_file_that_is_none(tmp_path: Path, make: Callable[[Path], None], 
 
 
 @pytest.mark.parametrize(("make", "why"), REFUSED)
-def test_a_file_of_settings_that_is_none(
-    tmp_path: Path, make: Callable[[Path], None], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_settings_that_is_none(tmp_path: Path, make: Callable[[Path], None], why: str, monkeypatch) -> None:
     make(tmp_path / "settings.toml")
     monkeypatch.setenv("POLYRANK_CONFIG", str(tmp_path / "settings.toml"))
     with pytest.raises(SettingsError, match=why):
@@ -207,15 +205,10 @@ def examples(at: Path) -> list[Any]:
 BLANK = b"\n" * 40_000_000
 
 
-@pytest.mark.parametrize(
-    ("name", "read"),
-    [
-        ("pool.jsonl.gz", rows_of_a_pool),
-        ("pool.jsonl.zst", rows_of_a_pool),
-        ("d.jsonl.gz", examples),
-        ("d.jsonl.zst", examples),
-    ],
-)
+@pytest.mark.parametrize(("name", "read"), [
+    ("pool.jsonl.gz", rows_of_a_pool), ("pool.jsonl.zst", rows_of_a_pool),
+    ("d.jsonl.gz", examples), ("d.jsonl.zst", examples),
+])  # fmt: skip
 def test_a_small_file_of_very_many_blank_lines_is_given_up(
     tmp_path: Path, name: str, read: Callable[[Path], Any]
 ) -> None:
@@ -227,11 +220,7 @@ def test_a_small_file_of_very_many_blank_lines_is_given_up(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "read"),
-    [
-        ("pool.csv", rows_of_a_pool),
-        ("pool.jsonl", rows_of_a_pool),
-        ("qrels.tsv", lambda at: read_judgements(at)),
-    ],
+    [("pool.csv", rows_of_a_pool), ("pool.jsonl", rows_of_a_pool), ("qrels.tsv", lambda at: read_judgements(at))],
 )
 @pytest.mark.parametrize("before", [b"", b"id,text\na,b\n"])
 def test_blank_lines_of_a_file_that_is_not_compressed(
@@ -244,8 +233,7 @@ def test_blank_lines_of_a_file_that_is_not_compressed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "lines"),
-    [("pool.jsonl", [b'{"text": "a"}\n', b"\n"]), ("pool.csv", [b"id,text\n1,a\n", b",\n"])],
+    ("name", "lines"), [("pool.jsonl", [b'{"text": "a"}\n', b"\n"]), ("pool.csv", [b"id,text\n1,a\n", b",\n"])]
 )
 def test_a_sheet_may_be_blank_to_its_last_row(tmp_path: Path, name: str, lines: list[bytes]) -> None:
     (tmp_path / name).write_bytes(lines[0] + lines[1] * (2**20 - 2))

@@ -25,13 +25,10 @@ from polyrank.model.training.student import start
 
 CLOSE = 1e-5
 OLD_FLAGS = {
-    "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
-    "max": "pooling_mode_max_tokens",
-    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
-}
+    "cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens", "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens", "lasttoken": "pooling_mode_lasttoken",
+}  # fmt: skip
 NEW = "sentence_transformers.sentence_transformer.modules"
 OLD = "sentence_transformers.models"
 TEXTS = ["w1 w2 w3", "w30", "w5 w6 w7 w8 w9 w10 w11", "w2 " * 30]
@@ -78,11 +75,8 @@ def publish(
 
 def write_dense(path: Path, fields: Mapping[str, Any]) -> None:
     config = {
-        "in_features": DIM,
-        "out_features": 6,
-        "bias": True,
-        "activation_function": "torch.nn.modules.activation.Tanh",
-    }
+        "in_features": DIM, "out_features": 6, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh",
+    }  # fmt: skip
     write_json(path / "config.json", {**config, **fields})
     torch.manual_seed(5)
     tensors = {"linear.weight": torch.randn(6, DIM), "linear.bias": torch.randn(6)}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes import silent
 from numpy.typing import NDArray
 from tiny import write_checkpoint
 from tiny_int8 import quantised_checkpoint, require_int8
@@ -24,10 +25,6 @@ LISTS = [
     Dialogue(Conversation.of(f"w{n % 40} w{n % 9}"), TEXTS[n % 8], tuple(TEXTS), n % 8, dialogue=f"{n // 3}")
     for n in range(60)
 ]
-
-
-def silent(*_: object) -> None:
-    pass
 
 
 def test_few_vectors_are_compared_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,7 @@ LIBRARY = product.multiplying_library().name
 needs_bytes = pytest.mark.skipif(not product.multiplies_bytes(), reason="this processor does not multiply bytes fast")
 
 
-def test_what_a_gpu_cannot_scan_the_cpu_does_and_it_is_said(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_gpu_cannot_scan_the_cpu_does_and_it_is_said(monkeypatch, caplog) -> None:
     def refuse(*_: object) -> None:
         raise MemoryError("768 bytes are needed on the GPU, and 5 are free")
 
@@ -175,9 +173,7 @@ def test_a_product_of_bytes_that_is_a_little_slow_or_was_held_up_serves(
 
 @needs_bytes
 @pytest.mark.usefixtures("looked_at_again")
-def test_a_product_of_bytes_without_a_fast_kernel_is_refused_loudly_and_timed_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_product_of_bytes_without_a_fast_kernel_is_refused_loudly_and_timed_again(monkeypatch, caplog) -> None:
     machine = Machine(monkeypatch, 100.1)
     scan = prepare(POOL)
     why = f"{LIBRARY}'s product of bytes takes far longer than that of float32 for vectors of 16 components"
@@ -217,9 +213,7 @@ def test_a_scan_that_no_timing_refused_is_kept() -> None:
 
 
 @pytest.mark.usefixtures("looked_at_again")
-def test_a_processor_without_fast_bytes_is_no_fault(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_processor_without_fast_bytes_is_no_fault(monkeypatch, caplog) -> None:
     monkeypatch.setattr(product, "multiplies_bytes", lambda: False)
     status = prepare(np.ones((10_000, 8), np.float16)).status
     assert status == Status("stored rows", "the processor has no instructions that multiply bytes fast (VNNI, AMX)")

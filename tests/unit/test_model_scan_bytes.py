@@ -66,9 +66,7 @@ def test_threads_multiply_beside_each_other(make: Make) -> None:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("row", [0, 1])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_row_that_is_no_number_is_an_error(
-    make: Make, row: int, value: float, dtype: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_is_no_number_is_an_error(make: Make, row: int, value: float, dtype: type, monkeypatch) -> None:
     """The mean that bytes are counted from is made of some rows, row 0 among them."""
     monkeypatch.setattr(product, "multiplying_library", lambda: Library("chosen", make))
     rng = np.random.default_rng(0)

@@ -122,11 +122,7 @@ def edited(file: Path, **changes: object) -> str:
 
 
 @pytest.mark.parametrize(
-    "model",
-    [
-        {"type": "WordLevel", "vocab": {}, "unk_token": "[UNK]"},
-        {"type": "BPE", "vocab": {}, "merges": []},
-    ],
+    "model", [{"type": "WordLevel", "vocab": {}, "unk_token": "[UNK]"}, {"type": "BPE", "vocab": {}, "merges": []}]
 )
 def test_a_tokenizer_that_encodes_nothing(file: Path, tmp_path: Path, model: dict[str, object]) -> None:
     (tmp_path / "tokenizer.json").write_text(edited(file, model=model, added_tokens=[], post_processor=None))
@@ -253,14 +249,10 @@ def published() -> dict[str, RustTokenizer]:
     albert = RustTokenizer(models.Unigram())
     albert.normalizer = normalizers.Sequence(
         [
-            normalizers.Replace("``", '"'),
-            normalizers.Replace("''", '"'),
-            normalizers.NFKD(),
-            normalizers.StripAccents(),
-            normalizers.Lowercase(),
-            normalizers.Replace("https?://", "link "),
+            normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
+            normalizers.StripAccents(), normalizers.Lowercase(), normalizers.Replace("https?://", "link "),
         ]
-    )
+    )  # fmt: skip
     albert.pre_tokenizer = pre_tokenizers.Metaspace()
     llama = RustTokenizer(models.BPE())
     llama.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])

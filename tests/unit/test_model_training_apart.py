@@ -11,7 +11,7 @@ import pytest
 import torch
 from command_line import write_rows
 from fakes import EVIDENCE
-from tiny import write_base, write_checkpoint
+from tiny import write_checkpoint
 from tiny_training import dialogue, orders, settings, write_first_stage
 
 import polyrank
@@ -33,11 +33,6 @@ from polyrank.model.training.student import Student, start
 from polyrank.model.training.together import PairObjective
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("objective") / "base", seed=3)
 
 
 def made(base: Path, **fields: Any) -> tuple[Student, TrainConfig]:
@@ -194,8 +189,7 @@ def test_of_gold_replies_that_tie_a_share_is_first(
 
 
 @pytest.mark.parametrize(
-    ("architecture", "weight"),
-    [("cross", 0.0), ("cross", 1.0), *((name, 0.3) for name in trainable())],
+    ("architecture", "weight"), [("cross", 0.0), ("cross", 1.0), *((name, 0.3) for name in trainable())]
 )
 def test_a_teachers_share_of_the_loss(base: Path, tmp_path: Path, architecture: str, weight: float) -> None:
     write_checkpoint(tmp_path, "teacher", 9, architecture=architecture)

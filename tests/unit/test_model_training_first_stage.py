@@ -8,7 +8,7 @@ import pytest
 import torch
 from command_line import write_rows
 from safetensors.torch import load_file
-from tiny import write_base, write_checkpoint
+from tiny import write_checkpoint
 from tiny_training import Seen, orders, run, scores, settings, trained, write_examples, write_first_stage
 
 import polyrank
@@ -25,11 +25,6 @@ pytestmark = pytest.mark.slow
 
 class Stop(Exception):
     """Stands in for a kill."""
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("first-stage") / "base", seed=3)
 
 
 def saved_scores(student: Student, directory: Path) -> list[float]:

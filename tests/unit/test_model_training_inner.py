@@ -30,11 +30,6 @@ TEACHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("inner") / "base", seed=3)
-
-
-@pytest.fixture(scope="module")
 def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("teachers")
     return {name: write_checkpoint(folder, name, 9, **fields) for name, fields in TEACHERS.items()}

@@ -22,17 +22,11 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     processor.told.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("flags", "precision"),
-    [
-        ("flags : avx2 avx512_vnni avx512_bf16", "bf16"),
-        ("flags : avx512_vnni amx_tile amx_bf16", "bf16"),
-        ("flags : avx2 avx512f avx512_vnni", "no"),
-        ("flags : avx2 avx_vnni", "no"),
-        ("Features : asimd bf16", "no"),
-        (None, "no"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "precision"), [
+    ("flags : avx2 avx512_vnni avx512_bf16", "bf16"),
+    ("flags : avx512_vnni amx_tile amx_bf16", "bf16"), ("flags : avx2 avx512f avx512_vnni", "no"),
+    ("flags : avx2 avx_vnni", "no"), ("Features : asimd bf16", "no"), (None, "no"),
+])  # fmt: skip
 def test_auto_takes_bf16_where_the_processor_multiplies_it(told: Path, flags: str | None, precision: str) -> None:
     if flags is not None:
         told.write_text(flags)

@@ -25,13 +25,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.training.config import STATE_FILE, Data, LateTrainConfig, PretrainConfig, TrainConfig
 from polyrank.model.training.objective import Batch
-from polyrank.model.training.pretraining import (
-    PretrainObjective,
-    WordGuesser,
-    drawn_replies,
-    mask_words,
-    pretrain,
-)
+from polyrank.model.training.pretraining import PretrainObjective, WordGuesser, drawn_replies, mask_words, pretrain
 from polyrank.model.training.recipes import PRETRAINING_FILE
 from polyrank.model.training.student import start
 

@@ -18,56 +18,27 @@ from polyrank.model.training.student import start
 
 # Humeau et al. 5.1 and 5.2; "max tokens" are those of its code.
 FINE_TUNED: dict[str, Any] = {
-    "optimizer": "adamw",
-    "weight_decay": 0.01,
-    "learning_rate": 5e-5,
-    "code_learning_rate": 5e-5,
-    "schedule": "plateau",
-    "looks": 2.0,
-    "tune": "all-but-embeddings",
-    "max_context_tokens": 360,
-    "max_candidate_tokens": 72,
-    "lora_rank": 0,
-    "extra_replies": 0,
-}
+    "optimizer": "adamw", "weight_decay": 0.01, "learning_rate": 5e-5, "code_learning_rate": 5e-5,
+    "schedule": "plateau", "looks": 2.0, "tune": "all-but-embeddings", "max_context_tokens": 360,
+    "max_candidate_tokens": 72, "lora_rank": 0, "extra_replies": 0,
+}  # fmt: skip
 APART: dict[str, Any] = {
-    "batch_size": 512,
-    "negatives": 0,
-    "warmup_steps": 100,
-    "reduction": "first",
-    "shared_encoder": False,
-    "normalize": False,
-    "score_scale": 1.0,
-    "teacher": "",
-    "output_like": "",
-}
+    "batch_size": 512, "negatives": 0, "warmup_steps": 100, "reduction": "first",
+    "shared_encoder": False, "normalize": False, "score_scale": 1.0, "teacher": "", "output_like": "",
+}  # fmt: skip
 SAID: dict[tuple[str, str], dict[str, Any]] = {
     ("humeau2020", "bi"): {**FINE_TUNED, **APART},
     ("humeau2020", "poly"): {**FINE_TUNED, **APART, "context_vectors": "codes", "code_scale": 1.0},
     ("humeau2020", "cross"): {
-        **FINE_TUNED,
-        "batch_size": 16,
-        "negatives": 19,
-        "warmup_steps": 1000,
-        "loss": "listwise",
-        "first_stage": "",
-        "retriever": "",
+        **FINE_TUNED, "batch_size": 16, "negatives": 19, "warmup_steps": 1000,
+        "loss": "listwise", "first_stage": "", "retriever": "",
     },
     ("mixencoder2022", "mix"): {  # Yang et al. 3.1, 3.2 and A.1
-        "learning_rate": 1e-5,
-        "code_learning_rate": 1e-5,
-        "schedule": "linear",
-        "epochs": 50.0,
-        "batch_size": 64,
-        "negatives": 0,
-        "tune": "all",
-        "row_strategy": "inputs",
-        "residual": False,
-        "first_weight": 0.0,
-        "score_scale": 1.0,
-        "without": None,
+        "learning_rate": 1e-5, "code_learning_rate": 1e-5, "schedule": "linear", "epochs": 50.0,
+        "batch_size": 64, "negatives": 0, "tune": "all", "row_strategy": "inputs",
+        "residual": False, "first_weight": 0.0, "score_scale": 1.0, "without": None,
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("recipe", "architecture"), SAID)
@@ -80,18 +51,10 @@ def test_a_recipe_gives_what_the_paper_says(recipe: str, architecture: str) -> N
 
 def test_pre_training_has_the_papers_settings() -> None:
     said = {  # 4.1
-        "learning_rate": 2e-4,
-        "code_learning_rate": 2e-4,
-        "optimizer": "adamw",
-        "weight_decay": 0.0,
-        "beta2": 0.98,
-        "schedule": "inverse-sqrt",
-        "dropout": 0.1,
-        "tune": "all",
-        "mask_share": 0.15,
-        "alternate": True,
-        "batch_tokens": 32_000,
-    }
+        "learning_rate": 2e-4, "code_learning_rate": 2e-4, "optimizer": "adamw",
+        "weight_decay": 0.0, "beta2": 0.98, "schedule": "inverse-sqrt", "dropout": 0.1,
+        "tune": "all", "mask_share": 0.15, "alternate": True, "batch_tokens": 32_000,
+    }  # fmt: skip
     found = PretrainConfig.with_recipe(base="b", recipe="humeau2020").to_dict()
     assert {name: found[name] for name in said} == said
     given = PretrainConfig.with_recipe(base="b", recipe="humeau2020", alternate=False, batch_tokens=0, weight_decay=0.5)

@@ -16,17 +16,7 @@ from accelerate import Accelerator
 from command_line import write_rows
 from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
-from tiny_training import (
-    Stop,
-    identical,
-    interrupted,
-    orders,
-    rows,
-    run,
-    settings,
-    write_examples,
-    write_first_stage,
-)
+from tiny_training import Stop, identical, interrupted, orders, rows, run, settings, write_examples, write_first_stage
 
 import polyrank
 from polyrank.model.architectures.bi import BiEncoder
@@ -49,26 +39,14 @@ from polyrank.model.training.state import read_state, write_state
 from polyrank.model.training.student import Student, start
 from polyrank.model.training.together import PairObjective
 
+BASE_SEED = 0
 pytestmark = pytest.mark.slow
 
 KINDS: dict[str, dict[str, Any]] = {
-    "bi": {},
-    "poly": {"architecture": "poly"},
-    "cross": {"architecture": "cross", "negatives": 3},
-    "cross pointwise": {"architecture": "cross", "negatives": 3, "loss": "pointwise"},
-    "adapters": {"lora_rank": 4},
-}
+    "bi": {}, "poly": {"architecture": "poly"}, "cross": {"architecture": "cross", "negatives": 3},
+    "cross pointwise": {"architecture": "cross", "negatives": 3, "loss": "pointwise"}, "adapters": {"lora_rank": 4},
+}  # fmt: skip
 DIVERGING = {"learning_rate": 1e30, "tune": "all-but-embeddings"}
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("run") / "base", seed=0)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_examples(tmp_path_factory.mktemp("data") / "data.jsonl")
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -291,9 +269,7 @@ def test_memory_that_does_not_suffice_is_told_with_what_to_do(
         run(settings(base, steps=4), data, tmp_path / "out")
 
 
-def test_the_optimizer_may_run_out_of_memory_too(
-    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_optimizer_may_run_out_of_memory_too(base: Path, data: Path, tmp_path: Path, monkeypatch) -> None:
     def step(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
@@ -302,9 +278,7 @@ def test_the_optimizer_may_run_out_of_memory_too(
         run(settings(base, steps=4), data, tmp_path / "out")
 
 
-def test_another_error_is_not_dressed_up(
-    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_error_is_not_dressed_up(base: Path, data: Path, tmp_path: Path, monkeypatch) -> None:
     broken = out_of_memory(lambda encoder: encoder.training, RuntimeError("a defect"))
     monkeypatch.setattr(BiEncoder, "encode_candidates", broken)
     with pytest.raises(RuntimeError, match="a defect"):
@@ -365,9 +339,7 @@ def test_a_run_whose_last_step_was_made_only_has_to_be_finished(base: Path, data
     assert not (tmp_path / "out" / STATE_FILE).exists()
 
 
-def test_a_run_killed_while_it_weighs_words_can_be_resumed(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_while_it_weighs_words_can_be_resumed(base: Path, tmp_path: Path, monkeypatch) -> None:
     def killed(*_: object, **__: object) -> None:
         raise Stop
 
@@ -436,16 +408,11 @@ def test_a_resumed_run_must_have_as_many_processes(base: Path, data: Path, tmp_p
         run(config, data, tmp_path / "out", resume=True)
 
 
-@pytest.mark.parametrize(
-    ("setting", "written"),
-    [
-        ("base", write_base),
-        ("base", partial(write_model, architecture="bi")),
-        ("teacher", partial(write_model, architecture="cross")),
-        ("retriever", partial(write_model, architecture="bi")),
-        ("retriever", write_base),
-    ],
-)
+@pytest.mark.parametrize(("setting", "written"), [
+    ("base", write_base), ("base", partial(write_model, architecture="bi")),
+    ("teacher", partial(write_model, architecture="cross")),
+    ("retriever", partial(write_model, architecture="bi")), ("retriever", write_base),
+])  # fmt: skip
 def test_a_resumed_run_must_have_the_same_models(
     base: Path, tmp_path: Path, setting: str, written: Callable[..., Path]
 ) -> None:
@@ -529,9 +496,7 @@ def test_a_resumed_run_must_have_the_same_files(
         run(config, other(data, tmp_path), tmp_path / "out", resume=True)
 
 
-def test_a_full_disk_keeps_the_best_checkpoint(
-    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_the_best_checkpoint(base: Path, data: Path, tmp_path: Path, monkeypatch) -> None:
     """The disk is full from the third checkpoint on: the second one can still be loaded, and the run be resumed."""
     original, calls = Path.write_bytes, []
 

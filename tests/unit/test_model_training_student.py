@@ -21,11 +21,6 @@ LATE = [("bi", False), ("bi", True), ("poly", False), ("poly", True)]
 ALL = [*LATE, ("cross", False)]
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("student") / "base", seed=3)
-
-
 def tower(source: Any, name: str) -> dict[str, Tensor]:
     found = getattr(source.encoder, name).transformer
     return dict(found.state_dict())

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import write_base
 from tiny_training import ranker_of, rows, run, scores, settings, write_examples
 from torch import nn
 
@@ -17,11 +16,6 @@ from polyrank.model.training.student import Student, start
 from polyrank.model.training.tuning import adapter_tensors, load_adapters
 
 ARCHITECTURES = ("bi", "poly", "cross")
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("tuning") / "base", seed=3)
 
 
 def trainable(base: Path, **fields: Any) -> set[str]:

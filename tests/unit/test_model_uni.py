@@ -29,21 +29,13 @@ from polyrank.model.text.sequences import Pairs
 from polyrank.model.training.student import start
 
 SIZES = {
-    "vocab_size": 60,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 48,
-    "initializer_range": 0.3,
-}
+    "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 32, "max_position_embeddings": 48, "initializer_range": 0.3,
+}  # fmt: skip
 FAMILIES: dict[str, Callable[..., Any]] = {
-    "bert": BertConfig,
-    "camembert": CamembertConfig,
-    "electra": partial(ElectraConfig, embedding_size=8),
-    "roberta": partial(RobertaConfig, pad_token_id=1),
-    "xlm-roberta": partial(XLMRobertaConfig, pad_token_id=1),
-}
+    "bert": BertConfig, "camembert": CamembertConfig, "electra": partial(ElectraConfig, embedding_size=8),
+    "roberta": partial(RobertaConfig, pad_token_id=1), "xlm-roberta": partial(XLMRobertaConfig, pad_token_id=1),
+}  # fmt: skip
 CONTEXTS = [[CLS, 20, SEP], [CLS, *range(5, 14), SEP]]
 CANDIDATES = [[7, 8, SEP], [9, SEP], [30, 31, 32, 33, 34, SEP]]
 PAIRS = Pairs(CONTEXTS, [*CANDIDATES, CANDIDATES[1]], [1, 1, 1, 0])
@@ -204,9 +196,7 @@ def test_texts_in_another_order_have_the_same_scores_to_the_bit(checkpoint: Path
     assert all(turned[len(texts) - 1 - at] == score for at, score in scores.items())
 
 
-def test_a_context_is_read_once_while_it_is_kept_and_read_anew_it_gives_the_same(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_context_is_read_once_while_it_is_kept_and_read_anew_it_gives_the_same(checkpoint: Path, monkeypatch) -> None:
     ranker, seen = loaded(checkpoint), list[tuple[int, ...]]()
     run_ = ranker._contexts.run
 

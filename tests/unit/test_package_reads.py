@@ -20,16 +20,10 @@ SPOKEN_TO = {
 }
 # Files of the kernel, or of this package itself.
 OWN_FILES = {
-    "index_builder/store/locks.py",
-    "model/durable.py",
-    "model/inference/compiler.py",
-    "model/inputs.py",
-    "model/processor.py",
-    "model/threads.py",
-    "service/http/operations.py",
-    "service/http/playground/page.py",
-    "service/machine.py",
-}
+    "index_builder/store/locks.py", "model/durable.py", "model/inference/compiler.py",
+    "model/inputs.py", "model/processor.py", "model/threads.py",
+    "service/http/operations.py", "service/http/playground/page.py", "service/machine.py",
+}  # fmt: skip
 
 
 def trees(folders: tuple[str, ...]) -> Iterator[tuple[str, ast.AST]]:

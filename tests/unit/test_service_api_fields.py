@@ -25,32 +25,16 @@ def described() -> dict[str, Any]:
 
 
 LEAST: dict[str, dict[str, Any]] = {
-    "TurnIn": {"text": "a"},
-    "CandidateIn": {"text": "a"},
-    "RerankIn": {},
-    "ExpectIn": {},
-    "SaidIn": {"context": "a"},
-    "RankIn": {"context": "a"},
-    "ExplainIn": {"context": "a", "candidates": ["b"]},
-    "ClassifyIn": {"texts": ["a"]},
-    "BatchIn": {"requests": [{"context": "a"}]},
-    "PoolCandidateIn": {"text": "a"},
-    "IndexIn": {"pool": "p"},
-    "CandidatesIn": {"candidates": [{"text": "a"}]},
-    "DeleteIn": {"ids": ["a"]},
-    "ActivateIn": {"generation": "g"},
-    "CompatRerankIn": {"query": "a", "documents": ["b"]},
-    "EmbedIn": {"inputs": "a"},
-    "TokenizeIn": {"inputs": "a"},
-    "SentencesIn": {"source_sentence": "a", "sentences": ["b"]},
-    "Cutting": {},
-    "ComparingIn": {},
-    "SimilarityIn": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
-    "EmbeddingsIn": {"input": "a"},
-    "CohereEmbedIn": {"texts": ["a"]},
-    "EventIn": {"ranking_id": "r", "kind": "none_good", "event_id": "e"},
+    "TurnIn": {"text": "a"}, "CandidateIn": {"text": "a"}, "RerankIn": {}, "ExpectIn": {}, "SaidIn": {"context": "a"},
+    "RankIn": {"context": "a"}, "ExplainIn": {"context": "a", "candidates": ["b"]}, "ClassifyIn": {"texts": ["a"]},
+    "BatchIn": {"requests": [{"context": "a"}]}, "PoolCandidateIn": {"text": "a"}, "IndexIn": {"pool": "p"},
+    "CandidatesIn": {"candidates": [{"text": "a"}]}, "DeleteIn": {"ids": ["a"]}, "ActivateIn": {"generation": "g"},
+    "CompatRerankIn": {"query": "a", "documents": ["b"]}, "EmbedIn": {"inputs": "a"}, "TokenizeIn": {"inputs": "a"},
+    "SentencesIn": {"source_sentence": "a", "sentences": ["b"]}, "Cutting": {}, "ComparingIn": {},
+    "SimilarityIn": {"inputs": {"source_sentence": "a", "sentences": ["b"]}}, "EmbeddingsIn": {"input": "a"},
+    "CohereEmbedIn": {"texts": ["a"]}, "EventIn": {"ranking_id": "r", "kind": "none_good", "event_id": "e"},
     "FeedbackIn": {"events": [{"ranking_id": "r", "kind": "none_good", "event_id": "e"}]},
-}
+}  # fmt: skip
 
 
 def models(base: type[In] = In) -> dict[str, type[In]]:
@@ -167,22 +151,13 @@ def test_conditions_are_counted_up_to_the_bound(wrap: Callable[[list[Any]], dict
     assert len(read) <= MAX_CONDITIONS + 1
 
 
-@pytest.mark.parametrize(
-    "filter_",
-    [
-        {},
-        {"f": None, "g": [1, True, None, "s", 1.5]},
-        {"f": {"exists": False}},
-        {"f": {"gt": 1, "lte": 2.5, "exists": True}},
-        {"f": {"gte": "2026-01-01", "lt": "2027-01-01"}},
-        {"$and": [{}], "$or": [{"f": 1}, {"$not": {"g": 2}}]},
-        {"": 1},
-        {"f": 10**400, "g": {"gt": -(10**400), "lt": 1.5}},
-        nested(MAX_DEPTH),
-        {f"f{n}": n for n in range(MAX_CONDITIONS)},
-        {"f": [1] * MAX_VALUES},
-    ],
-)
+@pytest.mark.parametrize("filter_", [
+    {}, {"f": None, "g": [1, True, None, "s", 1.5]}, {"f": {"exists": False}},
+    {"f": {"gt": 1, "lte": 2.5, "exists": True}}, {"f": {"gte": "2026-01-01", "lt": "2027-01-01"}},
+    {"$and": [{}], "$or": [{"f": 1}, {"$not": {"g": 2}}]}, {"": 1},
+    {"f": 10**400, "g": {"gt": -(10**400), "lt": 1.5}}, nested(MAX_DEPTH),
+    {f"f{n}": n for n in range(MAX_CONDITIONS)}, {"f": [1] * MAX_VALUES},
+])  # fmt: skip
 def test_what_is_one_stays_as_it_is(filter_: dict[str, Any]) -> None:
     assert checked_filter(filter_) == filter_
 

@@ -134,14 +134,10 @@ def test_a_long_unknown_name_is_cut() -> None:
     assert len(said(b'{"context": "a", "%s": 1}' % (b"x" * 100_000))[0]) < 320
 
 
-@pytest.mark.parametrize(
-    ("body", "hint"),
-    [
-        (b'{"context": ', "EOF"),
-        (b"{'context': 1}", "names and strings stand in double quotes"),
-        (b'{"context": "a",}', "remove it"),
-    ],
-)
+@pytest.mark.parametrize(("body", "hint"), [
+    (b'{"context": ', "EOF"), (b"{'context': 1}", "names and strings stand in double quotes"),
+    (b'{"context": "a",}', "remove it"),
+])  # fmt: skip
 def test_what_is_no_json_is_another_error(body: bytes, hint: str) -> None:
     found = refused(body)
     assert isinstance(found, BodyMalformed)

@@ -23,42 +23,23 @@ def accepted(kind: type[Strict], **fields: object) -> Strict:
     return kind.model_validate_json(json.dumps(fields))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"context": ""},
-        {"context": "  \n "},
-        {"context": []},
-        {"context": [{"text": "a", "who": "me"}]},
-        {"context": "a", "candidates": [{"id": None}]},
-        {"context": "a", "candidates": [{"text": ""}]},
-        {"context": "a", "candidates": ["b"], "exact": False},
-        {"context": "a", "candidates": ["b"], "retrieve_k": 5},
-        {"context": "a", "top_k": -1},
-        {"context": "a", "top_k": 1001},
-        {"context": "a", "top_k": True},
-        {"context": "a", "retrieve_k": 0},
-        {"context": "a", "rerank": 1},
-        {"context": "a", "rerank": {"top_n": 0}},
-        {"context": "a", "rerank": {"top_n": 1001}},
-        {"context": "a", "filter": {"x": 2**63}},
-        {"context": "a", "filter": {"$not": {"x": {"gte": 1, "lt": 2**80}}}},
-        {"context": "a", "filter": {"x": [1, -(2**63) - 1]}},
-        {"context": "a", "timeout_ms": 0},
-        {"context": "a", "timeout_ms": -1},
-        {"context": "a", "exclude_ids": [""]},
-        {"context": "a", "explain": False},
-        {"context": "a", "min_revision": -1},
-        {"context": "a", "min_revision": True},
-        {"context": "a", "expect": {"model": "x"}},
-        {"context": "a", "score_threshold": "0.5"},
-        {"context": "a", "score_threshold": float("nan")},
-        *({"context": "a", "answer_if": wrong} for wrong in (0, -0.5, 1.0001, 80, "0.8", True, float("nan"))),
-        {"context": "a", "group_by": ""},
-        {"context": "a", "group_by": "topic", "limit_per_group": 0},
-        {"context": "a", "group_by": "topic", "top_k": 501, "limit_per_group": 2},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"context": ""}, {"context": "  \n "}, {"context": []}, {"context": [{"text": "a", "who": "me"}]},
+    {"context": "a", "candidates": [{"id": None}]}, {"context": "a", "candidates": [{"text": ""}]},
+    {"context": "a", "candidates": ["b"], "exact": False}, {"context": "a", "candidates": ["b"], "retrieve_k": 5},
+    {"context": "a", "top_k": -1}, {"context": "a", "top_k": 1001}, {"context": "a", "top_k": True},
+    {"context": "a", "retrieve_k": 0}, {"context": "a", "rerank": 1}, {"context": "a", "rerank": {"top_n": 0}},
+    {"context": "a", "rerank": {"top_n": 1001}}, {"context": "a", "filter": {"x": 2**63}},
+    {"context": "a", "filter": {"$not": {"x": {"gte": 1, "lt": 2**80}}}},
+    {"context": "a", "filter": {"x": [1, -(2**63) - 1]}}, {"context": "a", "timeout_ms": 0},
+    {"context": "a", "timeout_ms": -1}, {"context": "a", "exclude_ids": [""]}, {"context": "a", "explain": False},
+    {"context": "a", "min_revision": -1}, {"context": "a", "min_revision": True},
+    {"context": "a", "expect": {"model": "x"}}, {"context": "a", "score_threshold": "0.5"},
+    {"context": "a", "score_threshold": float("nan")},
+    *({"context": "a", "answer_if": wrong} for wrong in (0, -0.5, 1.0001, 80, "0.8", True, float("nan"))),
+    {"context": "a", "group_by": ""}, {"context": "a", "group_by": "topic", "limit_per_group": 0},
+    {"context": "a", "group_by": "topic", "top_k": 501, "limit_per_group": 2},
+])  # fmt: skip
 def test_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         accepted(RankIn, **fields)
@@ -112,23 +93,15 @@ def test_turns_may_have_the_shape_of_openai_and_of_this_server_together() -> Non
     body = accepted(
         RankIn,
         context=[
-            "a",
-            {"role": "user", "content": parts},
-            {"role": "assistant", "content": "d"},
-            {"role": "user", "text": "e"},
-            {"role": "user", "content": LINKED},
-            {"role": "user", "text": LINKED},
+            "a", {"role": "user", "content": parts}, {"role": "assistant", "content": "d"},
+            {"role": "user", "text": "e"}, {"role": "user", "content": LINKED}, {"role": "user", "text": LINKED},
         ],
-    )
+    )  # fmt: skip
     assert isinstance(body, RankIn)
     turns = [(turn.text, turn.role) for turn in body.said().turns]
     assert turns == [
-        ("a", None),
-        ("b\nc", "user"),
-        ("d", "assistant"),
-        ("e", "user"),
-        *[("See https://a.example.", "user")] * 2,
-    ]
+        ("a", None), ("b\nc", "user"), ("d", "assistant"), ("e", "user"), *[("See https://a.example.", "user")] * 2,
+    ]  # fmt: skip
 
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "track", "arguments": '{"order": 1234}'}}
@@ -151,16 +124,9 @@ def test_messages_are_taken_as_the_sdk_of_openai_dumps_them() -> None:
     body = accepted(RankIn, context=sent)
     assert isinstance(body, RankIn)
     assert [(turn.role, turn.text) for turn in body.said().turns] == [
-        ("developer", "be short"),
-        ("user", "where is it?"),
-        ("assistant", ""),
-        ("assistant", ""),
-        ("tool", "sent"),
-        ("assistant", "on its way"),
-        ("assistant", "no more"),
-        ("user", "when?"),
-        (None, "soon"),
-    ]
+        ("developer", "be short"), ("user", "where is it?"), ("assistant", ""), ("assistant", ""),
+        ("tool", "sent"), ("assistant", "on its way"), ("assistant", "no more"), ("user", "when?"), (None, "soon"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -194,20 +160,12 @@ def test_rerank_may_be_a_switch_or_a_number(sent: object, top_n: int | None) -> 
     assert body.top_n() == top_n
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"pool": "p", "candidates": [{"text": "a"}]},
-        {"candidates": []},
-        {"candidates": ["a"]},
-        {"candidates": [{"id": "a"}]},
-        {"candidates": [{"text": "a", "metadata": {"$x": 1}}]},
-        {"candidates": [{"text": "a", "metadata": {"x": 2**63}}]},
-        {"pool": "p", "activate": "yes"},
-        {"pool": "p", "index": "flat"},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {}, {"pool": "p", "candidates": [{"text": "a"}]}, {"candidates": []}, {"candidates": ["a"]},
+    {"candidates": [{"id": "a"}]}, {"candidates": [{"text": "a", "metadata": {"$x": 1}}]},
+    {"candidates": [{"text": "a", "metadata": {"x": 2**63}}]}, {"pool": "p", "activate": "yes"},
+    {"pool": "p", "index": "flat"},
+])  # fmt: skip
 def test_refused_for_an_index(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         IndexIn.model_validate_json(json.dumps(fields))

@@ -31,9 +31,7 @@ def test_the_stages_of_a_start_are_told(tmp_path: Path, caplog: pytest.LogCaptur
     assert said == [f"opening generation {generation}", "warming up the model", "preparing the search"]
 
 
-def test_the_paths_that_there_are_are_listed_once_for_all_calls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_paths_that_there_are_are_listed_once_for_all_calls(tmp_path: Path, monkeypatch) -> None:
     listed: list[object] = []
     walk = app.iter_route_contexts
     monkeypatch.setattr(app, "iter_route_contexts", lambda routes: listed.append(routes) or walk(routes))

@@ -151,12 +151,7 @@ def test_an_object_in_metadata_may_have_as_many_fields_as_there_is_room_for(clie
 
 @pytest.mark.parametrize(
     ("context", "is_beside"),
-    [
-        ("[1]" * 400, False),
-        ("1," * INLINE_VALUES, True),
-        ([1] * (INLINE_VALUES + 1), True),
-        ("a" * INLINE_BYTES, True),
-    ],
+    [("[1]" * 400, False), ("1," * INLINE_VALUES, True), ([1] * (INLINE_VALUES + 1), True), ("a" * INLINE_BYTES, True)],
     ids=["a text of brackets", "a text of commas", "many values", "many bytes"],
 )
 def test_what_takes_long_is_checked_beside_the_event_loop(

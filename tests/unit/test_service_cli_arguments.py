@@ -17,9 +17,7 @@ from polyrank.service.cli.arguments import chosen_runner, loaded, reference_runn
 from polyrank.service.cli.output import UsageError
 
 
-def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(tmp_path: Path, monkeypatch) -> None:
     cross = str(write_checkpoint(tmp_path, "cross", seed=0, architecture="cross"))
     bi = str(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
     with pytest.raises(WrongKind, match=rf"give a {names_in_words(retrieves=True)}, and this one as --reranker$"):

@@ -42,14 +42,9 @@ def test_status_counts_what_is_recorded(capsys: Capture, store: Path) -> None:
     assert facts["bytes"] == next((store / "feedback").glob("*.jsonl")).stat().st_size
     lines = call(capsys, "feedback", "status", "--store", store).out.splitlines()
     assert lines[1:] == [
-        "3 of them with feedback (75.0%)",
-        "  chosen: 2",
-        "  written: 1",
-        "  resolved: 1",
-        "generation g: 3 rankings",
-        "generation h: 1 rankings",
-        "left out: 1 damaged lines",
-    ]
+        "3 of them with feedback (75.0%)", "  chosen: 2", "  written: 1", "  resolved: 1",
+        "generation g: 3 rankings", "generation h: 1 rankings", "left out: 1 damaged lines",
+    ]  # fmt: skip
     assert lines[0].startswith("4 rankings from 1970-01-01 to 1970-01-02, in ")
 
 

@@ -1,7 +1,6 @@
 """Progress on standard error: a bar on a terminal, a line now and then elsewhere."""
 
 import gc
-import io
 import math
 import re
 import signal
@@ -11,16 +10,12 @@ import weakref
 from collections.abc import Callable
 
 import pytest
+from command_line import Terminal
 
 from polyrank.model import telling
 from polyrank.service.cli.output import Progress, no_interrupt_lost, print_json
 
 CHUNK = 8192
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -98,9 +93,7 @@ def test_what_stands_says_for_how_long(clock: list[float]) -> None:
     assert progress.line() == "timing searches, to choose an index: 6 s"
 
 
-def test_who_waits_elsewhere_than_at_a_terminal_sees_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_elsewhere_than_at_a_terminal_sees_lines(capsys, monkeypatch) -> None:
     monkeypatch.setattr(telling, "SILENT_SECONDS", 0.001)
     err = ""
     with Progress("rows") as progress:
@@ -109,9 +102,7 @@ def test_who_waits_elsewhere_than_at_a_terminal_sees_lines(
             err += capsys.readouterr().err
 
 
-def test_a_terminal_sees_one_bar_that_fills(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_sees_one_bar_that_fills(monkeypatch, capsys) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with Progress("candidates") as progress:

@@ -28,9 +28,7 @@ def test_every_number_that_a_command_takes_has_bounds() -> None:
     ("command", "action"),
     [pytest.param(*each, id=f"{each[0]} {each[1].dest}") for each in options() if isinstance(each[1].type, Within)],
 )
-def test_a_number_out_of_its_bounds_is_refused_with_them(
-    capsys: pytest.CaptureFixture[str], command: str, action: argparse.Action
-) -> None:
+def test_a_number_out_of_its_bounds_is_refused_with_them(capsys, command: str, action: argparse.Action) -> None:
     assert isinstance(action.type, Within)
     bounds = action.type.bounds
     step = 1 if bounds.kind is int else 0.001 * bounds.most
@@ -42,15 +40,10 @@ def test_a_number_out_of_its_bounds_is_refused_with_them(
         assert action.type(str(right)) == right
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("store", "gc", "--store", ""),
-        ("candidates", "delete", "a", "--url="),
-        ("evaluate", "--model", "lexical", "--data", "F", "--against", ""),
-        ("convert", "", "--output", "D"),
-    ],
-)
+@pytest.mark.parametrize("words", [
+    ("store", "gc", "--store", ""), ("candidates", "delete", "a", "--url="),
+    ("evaluate", "--model", "lexical", "--data", "F", "--against", ""), ("convert", "", "--output", "D"),
+])  # fmt: skip
 def test_an_empty_value_is_refused(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
     """It would mean the directory here, or that the option was not given."""
     assert ": must not be empty (see polyrank" in call(capsys, *words).misuse

@@ -1,22 +1,18 @@
 """Explanations in a terminal: words in order, signed numbers, sums that stay whole, colour only where it is seen."""
 
-import io
 import re
 import sys
 from typing import Any
 
 import pytest
+from command_line import Terminal
 
 from polyrank.service.cli.commands.rank import print_explained, to_explain
 
 TOKENS = [
-    {"text": "[CLS]", "word": None},
-    {"text": "par", "word": 0},
-    {"text": "cel", "word": 0},
-    {"text": "[SEP]", "word": None},
-    {"text": "late", "word": 1},
-    {"text": "[SEP]", "word": None},
-]
+    {"text": "[CLS]", "word": None}, {"text": "par", "word": 0}, {"text": "cel", "word": 0},
+    {"text": "[SEP]", "word": None}, {"text": "late", "word": 1}, {"text": "[SEP]", "word": None},
+]  # fmt: skip
 
 
 def answer(**fields: Any) -> dict[str, Any]:
@@ -73,11 +69,6 @@ def test_what_is_not_told_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     print_explained({"results": []})
     assert capsys.readouterr().out == "there is nothing to explain\n"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("no_color", [False, True])

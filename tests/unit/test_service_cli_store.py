@@ -117,14 +117,9 @@ def test_list_describes_each_generation(capsys: Capture, store: Path) -> None:
     recall = {"recall@10": 1, "recall@100": 1, "of": "vectors", "probes": "none", "count": 0, "min_recall": 0.95}
     recall |= {"p50_ms": None, "p99_ms": None}
     same = {
-        "count": 20,
-        "built": 20,
-        "revision": 0,
-        "index_times": None,
-        "recall": recall,
-        "model": "hash",
-        "fingerprint": HashEncoder().fingerprint,
-    }
+        "count": 20, "built": 20, "revision": 0, "index_times": None,
+        "recall": recall, "model": "hash", "fingerprint": HashEncoder().fingerprint,
+    }  # fmt: skip
     assert one == {"id": first, "active": True, "trial": False, "index": "exact", **same}
     assert other == {"id": second, "active": False, "trial": False, "index": "flat", **same}
     shown = call(capsys, "store", "list", "--store", store)
@@ -170,11 +165,8 @@ def test_what_is_not_of_the_store_is_listed(capsys: Capture, store: Path) -> Non
 def test_an_empty_store_is_told_as_such(capsys: Capture, store: Path) -> None:
     store.mkdir()
     assert call(capsys, "store", "list", "--store", store, "--json").result == {
-        "current": None,
-        "trial": None,
-        "generations": [],
-        "strays": [],
-    }
+        "current": None, "trial": None, "generations": [], "strays": [],
+    }  # fmt: skip
     assert call(capsys, "store", "verify", "--store", store, "--json").result == {"verified": [], "refused": {}}
     for action in ("list", "verify"):
         shown = call(capsys, "store", action, "--store", store)
@@ -261,25 +253,14 @@ def test_a_store_that_is_no_directory_is_wrong_usage_and_not_made(capsys: Captur
 ANY_ID = "20261121T013000123456-1a2b3c4d"
 # Every command that takes --store, with what else it needs. The first ones read a store, the second ones change it.
 READING = {
-    "store list": "",
-    "store verify": "",
-    "shards status": "",
-    "rank": "hello",
-    "feedback status": "",
-    "feedback export": "--output out",
-    "feedback report": "--output page.html",
-    "loop status": "",
-}
+    "store list": "", "store verify": "", "shards status": "", "rank": "hello", "feedback status": "",
+    "feedback export": "--output out", "feedback report": "--output page.html", "loop status": "",
+}  # fmt: skip
 CHANGING = {
-    "store activate": ANY_ID,
-    "store rollback": "",
-    "store compact": "",
-    "store gc": "",
-    "store backup": "--to backup.tar.zst",
-    "shards move": "--to 2",
-    "feedback erase": "--conversation x",
-    "loop abort": "",
-}
+    "store activate": ANY_ID, "store rollback": "", "store compact": "",
+    "store gc": "", "store backup": "--to backup.tar.zst", "shards move": "--to 2",
+    "feedback erase": "--conversation x", "loop abort": "",
+}  # fmt: skip
 # These make a store, and a server builds into any directory.
 MAKING = {"build", "store restore", "serve"}
 
@@ -316,8 +297,7 @@ def test_of_an_empty_directory_no_store_is_made(capsys: Capture, store: Path, co
 
 
 @pytest.mark.parametrize(
-    ("command", "parts"),
-    [("store list", 0), ("store verify", 0), ("store list", 2), ("store verify", 2)],
+    ("command", "parts"), [("store list", 0), ("store verify", 0), ("store list", 2), ("store verify", 2)]
 )
 def test_what_reads_a_store_changes_nothing_in_it(capsys: Capture, store: Path, command: str, parts: int) -> None:
     for salt in "ab":

@@ -39,9 +39,7 @@ def test_a_switch_ends_once_the_server_answers_by_the_generation(capsys: Capture
         assert server.client.get("/readyz").json()["generation"] == before == store.current()
 
 
-def test_a_server_that_does_not_load_it_is_named(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_load_it_is_named(capsys: Capture, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(waiting, "MOST_SECONDS", 0.5)
     mine, of_another = tmp_path / "mine", tmp_path / "another"
     generation, served = build_store(mine), build_store(of_another)

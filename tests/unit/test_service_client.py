@@ -169,16 +169,10 @@ def test_what_came_too_late_is_not_asked_for_again(both: Both) -> None:
     assert len(both.sent) == 1
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        httpx2.ConnectError("refused"),
-        httpx2.ConnectTimeout("slow"),
-        problem(503, "overloaded", retry=1),
-        problem(503, "store-busy", retry=1),
-        problem(429, "rate-limited", retry=1),
-    ],
-)
+@pytest.mark.parametrize("outcome", [
+    httpx2.ConnectError("refused"), httpx2.ConnectTimeout("slow"), problem(503, "overloaded", retry=1),
+    problem(503, "store-busy", retry=1), problem(429, "rate-limited", retry=1),
+])  # fmt: skip
 def test_a_change_is_repeated_where_it_was_surely_not_made(both: Both, outcome: Outcome) -> None:
     assert both.do(upsert, outcome, ok(UPSERTED)).revision == 4
     assert len(both.sent) == 2
@@ -189,18 +183,11 @@ def test_a_change_is_repeated_where_it_was_surely_not_made(both: Both, outcome: 
     [upsert, lambda client: client.delete(["a"]), lambda c: c.activate("g"), lambda c: c.rollback()],
     ids=["upsert", "delete", "activate", "rollback"],
 )
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        httpx2.ReadError("broken"),
-        httpx2.ReadTimeout("slow"),
-        httpx2.RemoteProtocolError("closed"),
-        problem(503, "shortage", retry=1),
-        httpx2.Response(503, text="a proxy's", headers={"Retry-After": "1"}),
-        httpx2.Response(502, text="a proxy's"),
-        problem(500, "internal"),
-    ],
-)
+@pytest.mark.parametrize("outcome", [
+    httpx2.ReadError("broken"), httpx2.ReadTimeout("slow"), httpx2.RemoteProtocolError("closed"),
+    problem(503, "shortage", retry=1), httpx2.Response(503, text="a proxy's", headers={"Retry-After": "1"}),
+    httpx2.Response(502, text="a proxy's"), problem(500, "internal"),
+])  # fmt: skip
 def test_a_change_that_may_have_been_made_is_not_repeated(
     both: Both, call: Callable[[Any], Any], outcome: Outcome
 ) -> None:
@@ -241,23 +228,11 @@ def test_feedback_that_is_repeated_is_the_same_events(both: Both) -> None:
     assert get_args(calls.Kind) == records.KINDS
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        (400, "RequestWrong"),
-        (401, "KeyRefused"),
-        (403, "KeyRefused"),
-        (404, "NotThere"),
-        (409, "Conflicting"),
-        (413, "RequestWrong"),
-        (422, "RequestWrong"),
-        (429, "Busy"),
-        (500, "ServerFailed"),
-        (503, "Busy"),
-        (504, "TimeOver"),
-        (507, "ServerFailed"),
-    ],
-)
+@pytest.mark.parametrize(("status", "kind"), [
+    (400, "RequestWrong"), (401, "KeyRefused"), (403, "KeyRefused"), (404, "NotThere"),
+    (409, "Conflicting"), (413, "RequestWrong"), (422, "RequestWrong"), (429, "Busy"),
+    (500, "ServerFailed"), (503, "Busy"), (504, "TimeOver"), (507, "ServerFailed"),
+])  # fmt: skip
 def test_each_status_has_its_error(both: Both, status: int, kind: str) -> None:
     errors = [{"where": "top_k", "what": "too large"}]
     with pytest.raises(polyrank.Refused) as raised:
@@ -414,12 +389,7 @@ def test_one_text_is_not_taken_for_a_list_of_letters(both: Both, call: Callable[
 
 
 def test_an_id_is_one_part_of_a_path(both: Both) -> None:
-    for candidate_id, path in (
-        (".", "%2E"),
-        ("..", "%2E%2E"),
-        ("a/../b?c", "a%2F..%2Fb%3Fc"),
-        ("v1.2", "v1.2"),
-    ):
+    for candidate_id, path in ((".", "%2E"), ("..", "%2E%2E"), ("a/../b?c", "a%2F..%2Fb%3Fc"), ("v1.2", "v1.2")):
         stored = {**least(StoredOut), "id": candidate_id}
         assert both.do(lambda client, name=candidate_id: client.candidate(name), ok(stored)).id == candidate_id
         assert both.sent[0].url.raw_path.decode() == f"/index/candidates/{path}"

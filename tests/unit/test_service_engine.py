@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import waiting
 from service_fakes import (
     WordCross,
     WordRanker,
@@ -72,7 +73,7 @@ def scanned(tmp_path: Path) -> Serving:
 
 
 def found(ranked: Ranked) -> list[tuple[str | None, float]]:
-    return [(place.id, place.late) for place in ranked.places]
+    return [(place.id, place.vector) for place in ranked.places]
 
 
 def assert_same(ranked: Ranked, expected: list[tuple[str, float]]) -> None:
@@ -114,8 +115,8 @@ def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned:
     assert (by_index[0].id, by_index[0].text, by_index[0].metadata) == ("c0", TEXT, {})
     assert (by_index[1].id, by_index[1].text, by_index[1].metadata) == ("c0", stored.text, stored.metadata)
     assert (by_index[2].id, by_index[2].metadata) == (None, {})
-    assert by_index[1].late == by_index[2].late, "a fresh vector is rounded as the stored one"
-    assert by_index[0].late > by_index[1].late
+    assert by_index[1].vector == by_index[2].vector, "a fresh vector is rounded as the stored one"
+    assert by_index[0].vector > by_index[1].vector
     assert ranked.exact
 
 
@@ -123,7 +124,7 @@ def test_every_duplicate_is_a_result_of_its_own(scanned: Serving) -> None:
     ranked = rank(scanned, asked(candidates=(Given("c1", None), Given(None, "a"), Given("c1", None))))
     assert sorted(place.index for place in ranked.places) == [0, 1, 2]
     [one, other] = [place for place in ranked.places if place.id == "c1"]
-    assert one.late == other.late
+    assert one.vector == other.vector
     assert one.index == 0, "equal scores stay in the order sent"
 
 
@@ -202,9 +203,7 @@ class SlowCross(WordCross):
         return super().score_pairs(pairs)
 
 
-def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(
-    scanned: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(scanned: Serving, monkeypatch) -> None:
     monkeypatch.setattr(
         "polyrank.service.scheduling.stages.ANSWER_SECONDS", 3.0
     )  # a busy machine may take more than usual for the rest
@@ -251,9 +250,7 @@ def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later
     assert batches[:skipped] == [0] * skipped
 
 
-def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_path: Path, monkeypatch) -> None:
     def slow(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:
         for each in searches:
             each.journey.seconds["retrieve"] += 400.0  # two seconds a candidate
@@ -363,9 +360,7 @@ def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -
     assert len(asyncio.run(scene()).places) == 10
 
 
-def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(
-    scanned: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(scanned: Serving, monkeypatch) -> None:
     release, read = threading.Event(), CandidateTable.metadata
 
     def slowly(self: CandidateTable, *args: Any, **fields: Any) -> Any:
@@ -528,9 +523,7 @@ def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
     slow.play(scene)
 
 
-def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_can(
-    slow: Slow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_can(slow: Slow, monkeypatch) -> None:
     tokenize = slow.ranker.tokenize_candidates
 
     def slowly(texts: Sequence[str]) -> tuple[list[list[int]], int]:
@@ -610,7 +603,7 @@ def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch:
     assert sizes == [TEXTS_A_PART, TEXTS_A_PART, 10]
     assert ranked.truncation.candidates == len(texts[::3])
     alone = rank(scanned, asked(candidates=(Given(None, texts[300]),)))
-    assert [place.late for place in ranked.places if place.index == 300] == [alone.places[0].late]
+    assert [place.vector for place in ranked.places if place.index == 300] == [alone.places[0].vector]
     sizes.clear()
     rank(scanned, asked(candidates=tuple(Given(None, f"w{n} " * 3000) for n in range(3))))
     assert sizes == [1, 1, 1]
@@ -677,10 +670,7 @@ class Halting(WordRanker):
 
     def wait(self, steps: int) -> None:
         """Wait until so many steps have begun."""
-        deadline = time.monotonic() + 60
-        while len(self.begun) < steps:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        waiting.until(lambda: len(self.begun) >= steps)
 
 
 # Twenty callers, whose letters are slow, beside one: letters of each of them, steps they have had, letters of the one.
@@ -727,9 +717,7 @@ def test_a_deadline_ends_a_long_tokenisation(scanned: Serving) -> None:
 
 
 @pytest.mark.parametrize("shares", [False, True])
-def test_searches_are_done_together_where_that_saves_time(
-    scanned: Serving, monkeypatch: pytest.MonkeyPatch, shares: bool
-) -> None:
+def test_searches_are_done_together_where_that_saves_time(scanned: Serving, monkeypatch, shares: bool) -> None:
     together: list[int] = []
 
     def search(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:

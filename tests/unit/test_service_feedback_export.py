@@ -91,25 +91,13 @@ def test_what_people_did_says_what_is_right(
     assert [(each["response"], each["negatives"]) for each in train] == expected
 
 
-@pytest.mark.parametrize(
-    ("events", "label"),
-    [
-        ([("chosen", "a")], "right"),
-        ([("chosen", "b")], "wrong"),
-        ([("chosen", "h")], "wrong"),
-        ([("chosen", "never shown")], None),
-        ([("edited", "b", "better")], "wrong"),
-        ([("written", None, "mine")], "wrong"),
-        ([("none_good",)], "wrong"),
-        ([("up", "a")], "right"),
-        ([("down", "a")], "wrong"),
-        ([("chosen", "b"), ("up", "a")], "right"),
-        ([("edited", "a", "better")], None),
-        ([("edited", None, "better")], None),
-        ([("up", "b")], None),
-        ([("handed_over",)], None),
-    ],
-)
+@pytest.mark.parametrize(("events", "label"), [
+    ([("chosen", "a")], "right"), ([("chosen", "b")], "wrong"), ([("chosen", "h")], "wrong"),
+    ([("chosen", "never shown")], None), ([("edited", "b", "better")], "wrong"),
+    ([("written", None, "mine")], "wrong"), ([("none_good",)], "wrong"), ([("up", "a")], "right"),
+    ([("down", "a")], "wrong"), ([("chosen", "b"), ("up", "a")], "right"), ([("edited", "a", "better")], None),
+    ([("edited", None, "better")], None), ([("up", "b")], None), ([("handed_over",)], None),
+])  # fmt: skip
 def test_what_people_did_labels_the_first_reply(
     events: list[Any], label: str | None, store: Path, tmp_path: Path
 ) -> None:
@@ -178,10 +166,7 @@ def test_written_replies_come_first_and_chosen_ones_do_not_outweigh_them(store: 
 def test_a_reply_that_was_right_elsewhere_is_no_negative(store: Path, tmp_path: Path) -> None:
     uses = [use(1, "Hi", ("chosen", "c")), use(2, "hi ", ("chosen", "a")), use(3, "hi", ("chosen", "c"), shown="bc")]
     done, train, _, _ = _exported(store, tmp_path / "out", uses)
-    assert [(each["response"], each["negatives"]) for each in train] == [
-        ("reply a", []),
-        ("reply c", ["reply b"]),
-    ]
+    assert [(each["response"], each["negatives"]) for each in train] == [("reply a", []), ("reply c", ["reply b"])]
     assert done.left_out == {"examples that repeat another one": 1}
 
 

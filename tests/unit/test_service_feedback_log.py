@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
+import waiting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +29,7 @@ from polyrank.service.feedback.log import Log
 from polyrank.service.feedback.records import Event, Ranking, Shown
 from polyrank.service.observe.metrics import Metrics
 
+until = partial(waiting.until, seconds=10)
 Open = Callable[..., Log]
 
 
@@ -71,13 +74,6 @@ def append(growing: Growing, *records: Ranking | Event, cut: bytes = b"") -> Non
 def written(folder: Path) -> list[str | None]:
     """The ids of the records in the order of the files; None for a damaged line."""
     return [each and each["id"] for name in names(folder) for each in lines(folder, name)]
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def put(begun: Log, *made: Event) -> None:
@@ -200,9 +196,7 @@ def test_events_wait_so_long_and_no_longer(folder: Path, begin: Open, monkeypatc
     assert written(folder) == ["e3"]
 
 
-def test_a_full_disk_refuses_events_and_drops_rankings(
-    folder: Path, begin: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_refuses_events_and_drops_rankings(folder: Path, begin: Open, monkeypatch, caplog) -> None:
     """Half of a line finds room; nothing of it may stay."""
     metrics = Metrics()
     begun, write = begin(metrics), os.write

@@ -49,11 +49,7 @@ def test_rankings_come_as_written_with_their_events_by_time(tmp_path: Path) -> N
     write(tmp_path, SECOND, [event(2, 1), ranking(3), event(1, 1), event(5, 3), event(5, 3)])
     write(tmp_path, FIRST, [ranking(1), ranking(2), event(4, 1, ranking="gone")], closed=True)
     found, tally = read(tmp_path)
-    assert found == [
-        Use(ranking(1), (event(1, 1), event(2, 1))),
-        Use(ranking(2)),
-        Use(ranking(3), (event(5, 3),)),
-    ]
+    assert found == [Use(ranking(1), (event(1, 1), event(2, 1))), Use(ranking(2)), Use(ranking(3), (event(5, 3),))]
     assert tally == LogTally(repeated=1, alone=1)
 
 

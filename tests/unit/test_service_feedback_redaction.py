@@ -123,22 +123,12 @@ def test_no_run_of_six_digits_is_left_however_it_is_parted(digits: list[str], da
 HOSTILE = st.lists(
     st.sampled_from(
         [
-            *"ab1 ٣@.?#=:/w-é\"';[]()<>&%",
-            "&#64;",
-            "&#4",
-            "%40",
-            "%2540",
-            "%C3%A9",
-            "(at)",
-            "½",
-            "ﷺ",
-            "⒈",
-            "\ud800",
-            *UNSEEN,
+            *"ab1 ٣@.?#=:/w-é\"';[]()<>&%", "&#64;", "&#4", "%40",
+            "%2540", "%C3%A9", "(at)", "½", "ﷺ", "⒈", "\ud800", *UNSEEN,
         ]
     ),
     max_size=60,
-).map("".join)
+).map("".join)  # fmt: skip
 
 
 @settings(max_examples=100)

@@ -40,11 +40,8 @@ def test_what_updates_changed_is_found_as_it_was_shown(tmp_path: Path) -> None:
     served.close()
     seen = [_texts(tmp_path, _ranking(generation, revision), "abz") for revision in [0, *revisions]]
     assert seen == [
-        ["reply a", "reply b", None],
-        ["new a", "reply b", "added"],
-        [None, None, "added"],
-        ["newest a", None, "added"],
-    ]
+        ["reply a", "reply b", None], ["new a", "reply b", "added"], [None, None, "added"], ["newest a", None, "added"],
+    ]  # fmt: skip
     gone = _ranking("20200101T000000000000-00000000", 0)
     assert _texts(tmp_path, gone, "abcz") == ["newest a", None, "reply c", "added"], "those of the active one"
 

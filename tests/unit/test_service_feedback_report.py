@@ -100,9 +100,7 @@ def test_replies_that_nobody_takes_are_named_with_their_text(store: Path) -> Non
     assert found.shown_often == 4
 
 
-def test_the_page_shows_all_of_it_and_runs_nothing(
-    capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path
-) -> None:
+def test_the_page_shows_all_of_it_and_runs_nothing(capsys, store: Path, tmp_path: Path) -> None:
     uses = [use(number, HOSTILE, ("none_good",), shown="c") for number in range(FEW)]
     uses += [use(90 + number, "Hi", ("chosen", "a"), generation="new") for number in range(9)]
     given = ("--store", write_log(store, uses), "--output", tmp_path / "page.html", "--json")

@@ -120,9 +120,7 @@ def test_of_a_file_that_grew_by_much_only_the_end_is_read(folder: Path, monkeypa
     growing.close()
 
 
-def test_what_it_wrote_itself_is_counted_once_when_its_file_is_closed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_it_wrote_itself_is_counted_once_when_its_file_is_closed(folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(seen, "MOST_REPLIES", 6)
     known = ShownReplies(folder)
     for _ in range(3):

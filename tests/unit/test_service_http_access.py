@@ -55,23 +55,14 @@ def test_no_probe_is_traced() -> None:
     assert PROBES | {"/metrics"} == QUIET
 
 
-@pytest.mark.parametrize(
-    ("headers", "found"),
-    [
-        ({"Authorization": "Bearer k"}, [b"k"]),
-        ({"Authorization": "bearer   k "}, [b"k"]),
-        ({"Authorization": "Bearer\tk"}, [b"k"]),
-        ({"Authorization": "k"}, [b"k"]),
-        ({"X-API-Key": "k"}, [b"k"]),
-        ({"api-key": "k"}, [b"k"]),
-        ({"Authorization": "Bearer"}, []),
-        ({"Authorization": "Bearer "}, []),
-        ({"Authorization": "", "X-API-Key": " "}, []),
-        ({}, []),
-        ({"Authorization": "Basic dTpw", "X-API-Key": "k"}, [b"k", b"Basic dTpw"]),
-        ({"Authorization": "Bearer ä"}, [b"\xe4"]),
-    ],
-)
+@pytest.mark.parametrize(("headers", "found"), [
+    ({"Authorization": "Bearer k"}, [b"k"]), ({"Authorization": "bearer   k "}, [b"k"]),
+    ({"Authorization": "Bearer\tk"}, [b"k"]), ({"Authorization": "k"}, [b"k"]),
+    ({"X-API-Key": "k"}, [b"k"]), ({"api-key": "k"}, [b"k"]), ({"Authorization": "Bearer"}, []),
+    ({"Authorization": "Bearer "}, []), ({"Authorization": "", "X-API-Key": " "}, []), ({}, []),
+    ({"Authorization": "Basic dTpw", "X-API-Key": "k"}, [b"k", b"Basic dTpw"]),
+    ({"Authorization": "Bearer ä"}, [b"\xe4"]),
+])  # fmt: skip
 def test_where_keys_are_sent(headers: dict[str, str], found: list[bytes]) -> None:
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
     assert credentials(Headers(raw=raw)) == found

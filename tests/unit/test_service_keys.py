@@ -63,26 +63,15 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert HASH not in repr(first)
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"sha256": "hunter2"}, "keys.0.sha256"),
-        ({"sha256": "A" * 64}, "keys.0.sha256"),
-        ({"sha256": HASH + "\n"}, "keys.0.sha256"),
-        ({"name": "a b"}, "keys.0.name"),
-        ({"name": "a\n"}, "keys.0.name"),
-        ({"name": "x" * 65}, "keys.0.name"),
-        ({"scopes": []}, "keys.0.scopes"),
-        ({"scopes": ["root"]}, "keys.0.scopes.0"),
-        ({"scopes": "rank"}, "keys.0.scopes"),
-        ({"rate_per_s": 0}, "keys.0.rate_per_s"),
-        ({"rate_per_s": 5e-324}, "keys.0.rate_per_s"),
-        ({"rate_per_s": 1, "burst": 10**400}, "keys.0.burst"),
-        ({"rate_per_s": "5"}, "keys.0.rate_per_s"),
-        ({"burst": 5}, "burst goes with rate_per_s"),
-        ({"key": "hunter2"}, "keys.0.key"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "says"), [
+    ({"sha256": "hunter2"}, "keys.0.sha256"), ({"sha256": "A" * 64}, "keys.0.sha256"),
+    ({"sha256": HASH + "\n"}, "keys.0.sha256"), ({"name": "a b"}, "keys.0.name"),
+    ({"name": "a\n"}, "keys.0.name"), ({"name": "x" * 65}, "keys.0.name"), ({"scopes": []}, "keys.0.scopes"),
+    ({"scopes": ["root"]}, "keys.0.scopes.0"), ({"scopes": "rank"}, "keys.0.scopes"),
+    ({"rate_per_s": 0}, "keys.0.rate_per_s"), ({"rate_per_s": 5e-324}, "keys.0.rate_per_s"),
+    ({"rate_per_s": 1, "burst": 10**400}, "keys.0.burst"), ({"rate_per_s": "5"}, "keys.0.rate_per_s"),
+    ({"burst": 5}, "burst goes with rate_per_s"), ({"key": "hunter2"}, "keys.0.key"),
+])  # fmt: skip
 def test_a_broken_row_is_one_line_without_its_content(tmp_path: Path, fields: dict[str, Any], says: str) -> None:
     path = written(tmp_path / "keys", {"name": "a", "sha256": HASH, "scopes": ["rank"], **fields})
     with pytest.raises(SettingsError) as caught:
@@ -283,9 +272,7 @@ def test_a_file_written_in_place_is_taken_over(path: Path) -> None:
 
 
 @pytest.mark.parametrize("breaks", [lambda path: path.write_text("{"), Path.unlink])
-def test_a_broken_file_leaves_the_keys_and_is_told_once(
-    path: Path, breaks: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_file_leaves_the_keys_and_is_told_once(path: Path, breaks: Any, caplog) -> None:
     fixture = Fixture(path)
     breaks(path)
     for _ in range(3):
@@ -302,9 +289,7 @@ def test_a_broken_file_leaves_the_keys_and_is_told_once(
 
 
 @pytest.mark.parametrize("why", [errno.EMFILE, errno.ENOMEM, errno.ESTALE])
-def test_a_file_that_cannot_be_read_for_the_moment_is_read_at_the_next_look(
-    path: Path, why: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_for_the_moment_is_read_at_the_next_look(path: Path, why: int, monkeypatch) -> None:
     fixture = Fixture(path)
     write(path, boss={})
 

@@ -29,44 +29,22 @@ def test_booleans_may_be_strings() -> None:
         assert rerank(return_documents=sent).return_documents is read
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"return_documents": "yes"},
-        {"return_documents": 1},
-        {"top_n": -1},
-        {"top_n": 1.5},
-        {"top_n": "3"},
-        {"top_k": True},
-        {"query": 5},
-        {"query": "  "},
-        {"query": None},
-        {"documents": "a"},
-        {"documents": [1]},
-        {"documents": [{}]},
-        {"documents": [{"text": "a", "metadata": {"n": 2**64}}]},
-        {"documents": [{"text": "a", "metadata": float("nan")}]},
-        {"texts": ["b"]},
-        {"rank_fields": "title"},
-        {"rank_fields": ["title"] * 65},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"return_documents": "yes"}, {"return_documents": 1}, {"top_n": -1}, {"top_n": 1.5}, {"top_n": "3"},
+    {"top_k": True}, {"query": 5}, {"query": "  "}, {"query": None}, {"documents": "a"},
+    {"documents": [1]}, {"documents": [{}]}, {"documents": [{"text": "a", "metadata": {"n": 2**64}}]},
+    {"documents": [{"text": "a", "metadata": float("nan")}]}, {"texts": ["b"]},
+    {"rank_fields": "title"}, {"rank_fields": ["title"] * 65},
+])  # fmt: skip
 def test_what_is_wrong_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         rerank(**fields)
 
 
-@pytest.mark.parametrize(
-    ("fields", "limit"),
-    [
-        ({}, None),
-        ({"top_n": 0}, None),
-        ({"top_n": 3}, 3),
-        ({"top_k": 2}, 2),
-        ({"top_n": None, "top_k": 0}, None),
-        ({"top_n": 0, "top_k": 2}, None),
-    ],
-)
+@pytest.mark.parametrize(("fields", "limit"), [
+    ({}, None), ({"top_n": 0}, None), ({"top_n": 3}, 3), ({"top_k": 2}, 2),
+    ({"top_n": None, "top_k": 0}, None), ({"top_n": 0, "top_k": 2}, None),
+])  # fmt: skip
 def test_how_many(fields: dict[str, Any], limit: int | None) -> None:
     assert rerank(**fields).limit == limit
 

@@ -134,9 +134,7 @@ def test_a_scan_that_gives_way_to_a_slower_one_is_shown(store: Fixture, monkeypa
     assert store.value("scan_info", kind="stored rows", fallback="false") is None
 
 
-def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(
-    store: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(store: Fixture, monkeypatch) -> None:
     store.build()
     store.live.start()
     serving = store.live.require()
@@ -173,9 +171,7 @@ def test_beside_an_index_a_scan_that_gave_way_is_shown_too(store: Fixture, monke
     assert serving.search_status == ("index", f"{why}; the GPU does not scan: no", True)
 
 
-def test_a_part_that_gave_way_to_a_slower_scan_is_shown_before_all_others(
-    store: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_gave_way_to_a_slower_scan_is_shown_before_all_others(store: Fixture, monkeypatch) -> None:
     build_store(store.root, pool(20), parts=3)
     store.live.start()
     serving = store.live.require()
@@ -214,9 +210,7 @@ def test_of_several_parts_the_one_is_shown_that_says_most(
     assert replace(store.live.require(), parts=parts).search_status == shown
 
 
-def test_a_model_that_does_not_run_here_is_refused_and_the_old_one_serves_on(
-    store: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_does_not_run_here_is_refused_and_the_old_one_serves_on(store: Fixture, monkeypatch) -> None:
     first = store.build("a")
     store.live.start()
 
@@ -253,9 +247,7 @@ def test_a_switch_that_could_not_be_tried_is_tried_again(store: Fixture, monkeyp
     "lacking",
     [OSError(errno.EMFILE, "Too many open files"), MemoryError(), RuntimeError("Cannot allocate memory (12)")],
 )
-def test_a_start_that_lacked_something_is_tried_again(
-    store: Fixture, monkeypatch: pytest.MonkeyPatch, lacking: Exception
-) -> None:
+def test_a_start_that_lacked_something_is_tried_again(store: Fixture, monkeypatch, lacking: Exception) -> None:
     only, right = store.build("a"), Opener.open
 
     def fail(*_: object) -> None:
@@ -273,9 +265,7 @@ def test_a_start_that_lacked_something_is_tried_again(
 
 
 @pytest.mark.parametrize("way", ["activate", "rollback"])
-def test_what_became_active_and_could_not_be_served_is_tried_again(
-    store: Fixture, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_what_became_active_and_could_not_be_served_is_tried_again(store: Fixture, monkeypatch, way: str) -> None:
     first, second = store.build("a"), store.build("b", activate=way == "rollback")
     store.live.start()
     right, calls = Serving.caught_up, []
@@ -535,9 +525,7 @@ def test_a_rollback_that_another_process_has_overtaken_goes_one_step_further(sto
     assert (store.store.current(), store.store.history()) == (first, [])
 
 
-def test_every_file_is_verified_once_on_its_way_to_being_served(
-    store: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_file_is_verified_once_on_its_way_to_being_served(store: Fixture, monkeypatch) -> None:
     files: list[str] = []
 
     def counted(file: BinaryIO, kind: str) -> object:
@@ -632,11 +620,7 @@ def test_what_an_activation_refused_is_not_taken_back_by_reading_its_log(store: 
     ("evidence", "reranks_by_words", "warns"), [(None, True, 1), (EVIDENCE, True, 0), (None, False, 0)]
 )
 def test_a_reranker_that_counts_words_and_a_generation_without_is_said_at_every_switch(
-    store: Fixture,
-    caplog: pytest.LogCaptureFixture,
-    evidence: LexicalConfig | None,
-    reranks_by_words: bool,
-    warns: int,
+    store: Fixture, caplog: pytest.LogCaptureFixture, evidence: LexicalConfig | None, reranks_by_words: bool, warns: int
 ) -> None:
     build_store(store.root, pool(20), ranker=WordRanker(evidence=evidence))
     live = Live(store.store, Here(store.store, Opener(count_nothing, None, load)), store.metrics, reranks_by_words)

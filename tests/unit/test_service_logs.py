@@ -181,9 +181,7 @@ def test_warnings_of_libraries_keep_to_the_level(level: str, printed: list[str])
     assert [line.partition("uvicorn.error ")[2] for line in run.stderr.splitlines()] == printed
 
 
-def test_long_work_is_told_while_another_thread_imports_the_bars(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_long_work_is_told_while_another_thread_imports_the_bars(monkeypatch, capsys) -> None:
     waits = logs._Waits()
     record = logging.LogRecord("telling", logging.INFO, "", 0, f"{STILL}loading", (), None)
     record.fields = {"seconds": 9.0}

@@ -8,15 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from polyrank.model import measures
-from polyrank.service.loop.statistics import (
-    LATELY,
-    Compared,
-    Difference,
-    Effect,
-    compared,
-    effect,
-    judged,
-)
+from polyrank.service.loop.statistics import LATELY, Compared, Difference, Effect, compared, effect, judged
 
 BETTER = Difference(mean=0.05, low=0.03, high=0.07, sure=0.02)
 EQUAL = Difference(mean=0.0, low=-0.015, high=0.015, sure=-0.02)

@@ -96,19 +96,10 @@ def _eight_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
 
 
-@pytest.mark.parametrize(
-    ("told", "count"),
-    [
-        ("200000 100000", 2),
-        ("150000 100000", 2),
-        ("10000 100000", 1),
-        ("3200000 100000", 8),
-        ("max 100000", 8),
-        ("nonsense", 8),
-        ("a b", 8),
-        ("100000 0", 8),
-    ],
-)
+@pytest.mark.parametrize(("told", "count"), [
+    ("200000 100000", 2), ("150000 100000", 2), ("10000 100000", 1), ("3200000 100000", 8),
+    ("max 100000", 8), ("nonsense", 8), ("a b", 8), ("100000 0", 8),
+])  # fmt: skip
 def test_a_quota_of_version_2(tmp_path: Path, told: str, count: int) -> None:
     (tmp_path / "cpu.max").write_text(told + "\n")
     assert machine.processors(tmp_path) == count

@@ -40,17 +40,10 @@ def test_head_is_counted_as_itself(client: TestClient) -> None:
     assert 'polyrank_http_requests_total{code="200",method="HEAD",route="/livez"}' in metrics
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "has"),
-    [
-        ("DELETE", "/index", "GET, HEAD, POST"),
-        ("OPTIONS", "/index", "GET, HEAD, POST"),
-        ("GET", "/rank", "POST"),
-        ("HEAD", "/rank", "POST"),
-        ("POST", "/index/jobs/some", "GET, HEAD"),
-        ("PUT", "/docs", "GET, HEAD"),
-    ],
-)
+@pytest.mark.parametrize(("method", "path", "has"), [
+    ("DELETE", "/index", "GET, HEAD, POST"), ("OPTIONS", "/index", "GET, HEAD, POST"), ("GET", "/rank", "POST"),
+    ("HEAD", "/rank", "POST"), ("POST", "/index/jobs/some", "GET, HEAD"), ("PUT", "/docs", "GET, HEAD"),
+])  # fmt: skip
 def test_a_method_that_a_path_has_not(client: TestClient, method: str, path: str, has: str) -> None:
     answer = client.request(method, path)
     assert answer.status_code == 405

@@ -22,20 +22,12 @@ def is_near(one: str, other: str) -> bool:
     return found
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Thank you!", "thank  YOU"),
-        (LONG, f"{LONG} again"),
-        (LONG, f"Hi, {LONG.replace('note', 'short note')}"),
-        (f"Hello, {LONG}", f"{LONG} Thanks!"),
-        ("!!", "!!"),
-        ("\u8a02\u55ae\u5230\u4e86", "\u8a02\u55ae\u5230\u4e86\u3002"),
-        ("", ""),
-        (GERMAN, f"Guten Tag! {GERMAN.upper()}"),
-        (JAPANESE, JAPANESE + "ね"),
-    ],
-)
+@pytest.mark.parametrize(("one", "other"), [
+    ("Thank you!", "thank  YOU"), (LONG, f"{LONG} again"),
+    (LONG, f"Hi, {LONG.replace('note', 'short note')}"), (f"Hello, {LONG}", f"{LONG} Thanks!"),
+    ("!!", "!!"), ("\u8a02\u55ae\u5230\u4e86", "\u8a02\u55ae\u5230\u4e86\u3002"), ("", ""),
+    (GERMAN, f"Guten Tag! {GERMAN.upper()}"), (JAPANESE, JAPANESE + "ね"),
+])  # fmt: skip
 def test_a_few_words_more_make_no_other_text(one: str, other: str) -> None:
     assert is_near(one, other)
 

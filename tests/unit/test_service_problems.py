@@ -12,18 +12,10 @@ from polyrank.service.http.plumbing import problems
 
 # Some end the process before there is a request, one is a client's, others end a build in its process or a command.
 NEVER_ANSWERED = {
-    service_errors.SettingsError,
-    service_errors.WorkerFailed,
-    service_errors.ServiceUnreachable,
-    index_errors.BackupInvalid,
-    index_errors.LeaseLost,
-    index_errors.ClusterUnavailable,
-    index_errors.SwitchOvertaken,
-    service_errors.EraseUnfinished,
-    service_errors.FeedbackUnusable,
-    service_errors.LoopBusy,
-    service_errors.LoopFailed,
-}
+    service_errors.SettingsError, service_errors.WorkerFailed, service_errors.ServiceUnreachable,
+    index_errors.BackupInvalid, index_errors.LeaseLost, index_errors.ClusterUnavailable, index_errors.SwitchOvertaken,
+    service_errors.EraseUnfinished, service_errors.FeedbackUnusable, service_errors.LoopBusy, service_errors.LoopFailed,
+}  # fmt: skip
 
 
 def _tree(kind: type[RankingError]) -> Iterator[type[RankingError]]:
@@ -54,12 +46,9 @@ def test_slugs_are_unique_per_meaning() -> None:
 def test_a_problem_has_the_members_of_the_standard() -> None:
     body = _body(problems.from_error(service_errors.NotReady("no generation"), "r1"))
     assert body == {
-        "type": "urn:polyrank:problem:not-ready",
-        "title": "Nothing is served yet",
-        "status": 503,
-        "detail": "no generation",
-        "request_id": "r1",
-    }
+        "type": "urn:polyrank:problem:not-ready", "title": "Nothing is served yet",
+        "status": 503, "detail": "no generation", "request_id": "r1",
+    }  # fmt: skip
 
 
 def test_overload_and_unreadiness_say_when_to_come_back() -> None:

@@ -28,20 +28,12 @@ def body(fields: dict[str, Any]) -> CompatRerankIn:
     return CompatRerankIn.model_validate({"query": "q", **fields})
 
 
-@pytest.mark.parametrize(
-    ("fields", "dialect"),
-    [
-        (TEXTS, "tei"),
-        (TEXTS | {"top_n": 1}, "tei"),
-        (TEXTS | {"documents": None, "top_k": 1}, "tei"),
-        (DOCUMENTS, "cohere"),
-        (DOCUMENTS | {"texts": None}, "cohere"),
-        (DOCUMENTS | {"top_k": 3}, "voyage"),
-        (DOCUMENTS | {"top_k": None}, "voyage"),
-        (DOCUMENTS | {"top_k": 3, "top_n": None}, "voyage"),
-        (DOCUMENTS | {"top_k": 3, "top_n": 0}, "cohere"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "dialect"), [
+    (TEXTS, "tei"), (TEXTS | {"top_n": 1}, "tei"), (TEXTS | {"documents": None, "top_k": 1}, "tei"),
+    (DOCUMENTS, "cohere"), (DOCUMENTS | {"texts": None}, "cohere"), (DOCUMENTS | {"top_k": 3}, "voyage"),
+    (DOCUMENTS | {"top_k": None}, "voyage"), (DOCUMENTS | {"top_k": 3, "top_n": None}, "voyage"),
+    (DOCUMENTS | {"top_k": 3, "top_n": 0}, "cohere"),
+])  # fmt: skip
 def test_the_shape_tells(fields: dict[str, Any], dialect: str) -> None:
     assert dialect_of(body(fields), None, None) == dialect
 
@@ -153,9 +145,6 @@ def test_tokens_units_and_cuts_are_told() -> None:
     assert answer["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
     assert answer["meta"]["tokens"] == {"input_tokens": 9, "output_tokens": 0}
     assert answer["meta"]["api_version"] == {"version": "1"}
-    assert answer["meta"]["warnings"] == [
-        "truncated: the query lost 4 tokens",
-        "truncated: 1 documents lost their end",
-    ]
+    assert answer["meta"]["warnings"] == ["truncated: the query lost 4 tokens", "truncated: 1 documents lost their end"]
     assert cohere.voyage_answer(reranked())["usage"] == {"total_tokens": 9}
     assert [search_units(count) for count in (0, 1, 100, 101)] == [0, 1, 1, 2]

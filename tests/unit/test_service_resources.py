@@ -118,9 +118,7 @@ def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monk
     assert told == [8, 0]
 
 
-def test_what_fails_is_tried_again_with_growing_pauses(
-    store: Fixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_fails_is_tried_again_with_growing_pauses(store: Fixture, monkeypatch, caplog) -> None:
     monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(resources, "LONGEST_PAUSE_SECONDS", 0.1)
     tried, enough = list[float](), threading.Event()

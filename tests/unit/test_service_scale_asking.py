@@ -184,9 +184,7 @@ def test_a_slow_replica_answers_where_the_other_one_hangs(watched: Watched) -> N
     assert run(story()) == ["quick", "slow"]
 
 
-def test_where_all_are_struck_nobody_waits_and_one_call_tries_it_later(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_all_are_struck_nobody_waits_and_one_call_tries_it_later(watched: Watched, monkeypatch) -> None:
     monkeypatch.setattr(module, "STRIKE_SECONDS", 0.05)
     shard = Shard("a", lost=True)
 
@@ -257,9 +255,7 @@ def test_calls_that_fail_together_are_one_strike(watched: Watched) -> None:
     run(story())
 
 
-def test_an_answer_that_comes_after_its_strike_does_not_lift_it(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_comes_after_its_strike_does_not_lift_it(watched: Watched, monkeypatch) -> None:
     monkeypatch.setattr(module, "STRIKE_SECONDS", 0.02)
 
     async def story() -> None:
@@ -288,9 +284,7 @@ def test_a_slow_replica_is_hedged_and_struck(watched: Watched) -> None:
     assert len(slow.asked) == 1
 
 
-def test_who_tries_a_replica_that_is_still_slow_does_not_wait_for_it(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_tries_a_replica_that_is_still_slow_does_not_wait_for_it(watched: Watched, monkeypatch) -> None:
     monkeypatch.setattr(module, "STRIKE_SECONDS", 0.01)
     slow = Shard("slow", 0.15)
 

@@ -30,9 +30,7 @@ from polyrank.service.scale.calls import AskedQuery, Holding, Reply
 SECONDS = 0.03  # that a search of an index takes here
 
 
-def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(tmp_path: Path, monkeypatch) -> None:
     ranker, body = WordRanker(), Body(str(tmp_path))
     made = build(ranker, pool(300), tmp_path, BuildOptions(index="flat"), parts=1).manifest
     holding = Holding(made.id, made.parts[0].name)
@@ -55,9 +53,7 @@ def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(
     assert last.reduced, "those before it have left it little time"
 
 
-def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(tmp_path: Path, monkeypatch) -> None:
     shard = Shard(tmp_path)
     before, scan = shard.best(0), shard.body._held[shard.holding].at(0).scan
     monkeypatch.setattr(scan, "status", Status("stored rows", "it was slow", is_fallback=True, is_timed=True))

@@ -90,9 +90,7 @@ def test_where_no_shard_answers_in_time_the_time_was_over(served: ServedParts) -
         served.rank(asked(), seconds=2.0)
 
 
-def test_a_part_that_is_lost_after_the_search_is_missing_too(
-    served: ServedParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_is_lost_after_the_search_is_missing_too(served: ServedParts, monkeypatch) -> None:
     ask = LocalReplica.ask
 
     async def lost_after_search(self: LocalReplica, method: str, *rest: object) -> object:
@@ -128,9 +126,7 @@ def test_a_part_that_stalls_when_vectors_are_fetched_leaves_time_for_the_others(
     assert not set(ids_of(served, 0)) & {place.id for place in found.places}
 
 
-def test_a_second_stage_without_time_leaves_time_for_the_texts(
-    served: ServedParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_stage_without_time_leaves_time_for_the_texts(served: ServedParts, monkeypatch) -> None:
     async def never(*_: object) -> None:
         await asyncio.sleep(30.0)
 

@@ -70,9 +70,7 @@ class Slow:
         monkeypatch.setattr(replica, "control", slow)
 
 
-def test_nothing_waits_for_a_replica_that_loads_what_it_lost(
-    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_waits_for_a_replica_that_loads_what_it_lost(kept: Kept, tmp_path: Path, monkeypatch) -> None:
     [one, other] = kept.of_first_part()
     slow = Slow(one, monkeypatch)
     one.restart()
@@ -102,9 +100,7 @@ def test_where_all_replicas_of_a_part_load_all_are_asked(kept: Kept, monkeypatch
     assert [reply.error for reply in replies.result()[kept.wanted[0].part]] == [None, None]
 
 
-def test_no_switch_waits_for_a_replica_that_stays_silent(
-    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_switch_waits_for_a_replica_that_stays_silent(kept: Kept, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(replicas, "LOOK_WITHIN_SECONDS", 0.01)
     [one, _] = kept.of_first_part()
     slow = Slow(one, monkeypatch)
@@ -124,9 +120,7 @@ def lost(method: str, arguments: tuple[Any, ...], within_s: float) -> Reply:
     raise ReplicaLost("gone")
 
 
-def test_a_replica_that_cannot_load_is_told_ever_less_often(
-    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replica_that_cannot_load_is_told_ever_less_often(kept: Kept, tmp_path: Path, monkeypatch) -> None:
     [one, _] = kept.of_first_part()
     slow = Slow(one, monkeypatch)
     slow.go_on.set()
@@ -165,9 +159,7 @@ def test_another_replica_takes_the_place_of_a_silent_one(kept: Kept) -> None:
     assert kept.ready() == 2
 
 
-def test_who_takes_the_place_of_a_silent_one_may_be_silent_for_longer(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_takes_the_place_of_a_silent_one_may_be_silent_for_longer(kept: Kept, monkeypatch) -> None:
     [first, _] = kept.of_first_part()
     first.lost = True
     monkeypatch.setattr(LocalReplica, "control", lambda _, *rest: lost(*rest))
@@ -192,9 +184,7 @@ def test_one_answer_ends_the_silence(kept: Kept) -> None:
     assert kept.of_first_part() == replicas
 
 
-def test_where_no_other_can_be_started_the_silent_one_stays_and_may_come_back(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_no_other_can_be_started_the_silent_one_stays_and_may_come_back(kept: Kept, monkeypatch, caplog) -> None:
     replicas = kept.of_first_part()
 
     def none(part: str, number: int) -> Replica:

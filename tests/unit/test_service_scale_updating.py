@@ -243,9 +243,7 @@ def test_an_update_waits_for_shards_that_are_lost_at_a_switch(
     assert "generation refused" not in caplog.text
 
 
-def test_an_update_that_has_waited_says_what_to_do(
-    behind: tuple[ServedParts, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_update_that_has_waited_says_what_to_do(behind: tuple[ServedParts, str], monkeypatch, caplog) -> None:
     here, second = behind
     monkeypatch.setattr(updating, "SWITCHES_WITHIN_SECONDS", 0.05)
     with pytest.raises(NotReady, match=f"{second} is not served yet: part .*: gone; send the update again"):

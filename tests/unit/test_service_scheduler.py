@@ -4,7 +4,6 @@ import asyncio
 import gc
 import math
 import threading
-import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import until
 
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
 from polyrank.service.observe.labels import LANES, Lane
@@ -112,13 +112,6 @@ def behind_a_batch(bench: Bench, scene: Callable[[], Awaitable[Any]]) -> Any:
 
 async def settled(*tasks: "asyncio.Task[Done]") -> list[Any]:
     return await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 async def a_moment() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,7 +17,6 @@ from service_fakes import (
     asked,
     brute_force,
     build_store,
-    only_part,
     open_serving,
     pool,
     rank,
@@ -31,7 +29,6 @@ from polyrank.service.errors import NotCalibrated
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import selection
 from polyrank.service.ranking.near_equal import Distinct
-from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.selection import Line, decided, line_of, relevance
 from polyrank.service.ranking.values import Decision, Given, Grouping, Ranked, RankedCandidate, RankRequest
@@ -57,43 +54,6 @@ def test_groups_are_made_by_fields_inside_objects_as_well() -> None:
     assert [groups.admit(row) for row in rows] == [True, False, False, True]
 
 
-def values(metadata: dict[str, Any]) -> set[str]:
-    """The groups of a candidate, as texts: 1 and 1.0 are one value, true is another."""
-    if "topic" not in metadata or isinstance(metadata["topic"], dict):
-        return set()
-    topic = metadata["topic"]
-    several = topic if isinstance(topic, list) else [topic]
-    return {repr(float(one) if isinstance(one, int) and not isinstance(one, bool) else one) for one in several}
-
-
-def expected(serving: Serving, top_k: int, limit: int) -> list[str]:
-    """Every candidate in its order, taken if there is room for it."""
-    stored = {each.id: each for each in only_part(serving).snapshot.candidates(only_part(serving).snapshot.all_rows)}
-    taken, counts, opened = [], Counter[str](), 0
-    for candidate_id, _ in brute_force(serving, TEXT, len(stored)):
-        groups = values(stored[candidate_id].metadata)
-        is_new = not any(counts[group] for group in groups)
-        if any(counts[group] >= limit for group in groups) or (is_new and opened == top_k):
-            continue
-        opened += is_new
-        counts.update(groups)
-        taken.append(candidate_id)
-    return taken
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("index", ["exact", "hnsw"])
-@pytest.mark.parametrize(("top_k", "limit"), [(1, 1), (3, 1), (5, 1), (3, 4), (20, 2), (2, 60)])
-def test_groups_equal_those_of_the_whole_ranking(tmp_path: Path, index: str, top_k: int, limit: int) -> None:
-    for seed in (0, 1):
-        build_store(tmp_path, skewed(400, seed), index=index)
-        serving = open_serving(tmp_path)
-        request = asked(TEXT, top_k=top_k, retrieve_k=400, grouping=Grouping("topic", limit))
-        ranked = rank(serving, request)
-        assert [place.id for place in ranked.places] == expected(serving, top_k, limit)
-        assert "groups_incomplete" not in ranked.degraded
-
-
 @pytest.mark.parametrize("index", ["exact", "hnsw"])
 def test_the_best_of_near_equal_texts_is_answered_and_others_fill_the_places(tmp_path: Path, index: str) -> None:
     """Of 400 candidates each text is there up to twenty times, in other letters."""
@@ -115,34 +75,6 @@ def test_the_best_of_near_equal_texts_is_answered_and_others_fill_the_places(tmp
     sent = tuple(Given(None, stored[each]) for each in order)
     ranked = rank(serving, asked(TEXT, top_k=5, candidates=sent, collapse=True))
     assert [place.text for place in ranked.places] == [stored[each] for each in best[:5]]
-
-
-def test_groups_heed_a_filter(tmp_path: Path) -> None:
-    build_store(tmp_path, skewed(400, 0))
-    ranked = rank(open_serving(tmp_path), asked(TEXT, top_k=4, filter={"n": [1, 2]}, grouping=Grouping("topic")))
-    assert len(ranked.places) == 4
-    assert {place.metadata["n"] for place in ranked.places} <= {1, 2}
-
-
-def test_more_groups_than_there_are_is_an_answer_of_all(tmp_path: Path) -> None:
-    build_store(tmp_path)
-    ranked = rank(open_serving(tmp_path), asked(TEXT, top_k=50, grouping=Grouping("lang", 2)))
-    assert Counter(place.metadata["lang"] for place in ranked.places) == {"en": 2, "de": 2, "fr": 2}
-
-
-def test_an_unknown_field_makes_each_candidate_a_group(tmp_path: Path) -> None:
-    build_store(tmp_path)
-    serving = open_serving(tmp_path)
-    grouped = rank(serving, asked(TEXT, top_k=9, grouping=Grouping("nothing")))
-    assert [place.id for place in grouped.places] == [each for each, _ in brute_force(serving, TEXT, 9)]
-
-
-def test_candidates_sent_by_their_ids_are_grouped(tmp_path: Path) -> None:
-    build_store(tmp_path)
-    sent = (*(Given(f"c{n}", None) for n in range(60)), Given(None, TEXT))
-    ranked = rank(open_serving(tmp_path), asked(TEXT, top_k=4, candidates=sent, grouping=Grouping("lang")))
-    assert len(ranked.places) == 4  # three languages, and the text, which has none
-    assert TEXT in [place.text for place in ranked.places]
 
 
 def test_a_threshold_leaves_out_what_is_below_it(tmp_path: Path) -> None:
@@ -306,12 +238,7 @@ def test_the_model_that_placed_the_first_result_says_it() -> None:
     ids=["no result", "the reranker was skipped", "the second stage failed"],
 )
 def test_what_is_not_known_is_no_answer(found: Ranked, ranker: WordRanker) -> None:
-    assert decided(0.001, found, ranker, CalibratedCross(), True, {}) == (
-        False,
-        None,
-        0.001,
-        None,
-    )
+    assert decided(0.001, found, ranker, CalibratedCross(), True, {}) == (False, None, 0.001, None)
 
 
 def test_the_languages_are_those_of_the_model_that_placed_the_first_result() -> None:
@@ -331,12 +258,7 @@ def test_the_languages_are_those_of_the_model_that_placed_the_first_result() -> 
 
 def test_a_skipped_second_stage_does_not_matter_to_the_reranker() -> None:
     found = ranked((9.0, 4.0), degraded=["late_failed"])
-    assert decided(0.5, found, CalibratedRanker(), CalibratedCross(), True, {}) == (
-        True,
-        0.5,
-        0.5,
-        None,
-    )
+    assert decided(0.5, found, CalibratedRanker(), CalibratedCross(), True, {}) == (True, 0.5, 0.5, None)
 
 
 def test_the_results_stay_as_they_are(tmp_path: Path) -> None:

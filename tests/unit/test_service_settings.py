@@ -37,21 +37,12 @@ def test_flags_win_over_environment_over_file(config: Path, monkeypatch: pytest.
     assert (settings.store, settings.port, settings.max_candidates, settings.host) == ({"": Path("file")}, 3, 8, "h")
 
 
-@pytest.mark.parametrize(
-    ("given", "stores"),
-    [
-        ("/a", {"": "/a"}),
-        ("support=/a,shop=/b", {"support": "/a", "shop": "/b"}),
-        ("a=/x,y,b=/z", {"a": "/x,y", "b": "/z"}),
-        ("./a=b", {"": "a=b"}),
-        ("/a/b=c,d=e", {"": "/a/b=c,d=e"}),
-        (" a=/x , b=/y,z", {"a": "/x", "b": "/y,z"}),
-        ("", {}),
-    ],
-)
-def test_a_variable_may_name_several_stores(
-    given: str, stores: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("given", "stores"), [
+    ("/a", {"": "/a"}), ("support=/a,shop=/b", {"support": "/a", "shop": "/b"}),
+    ("a=/x,y,b=/z", {"a": "/x,y", "b": "/z"}), ("./a=b", {"": "a=b"}),
+    ("/a/b=c,d=e", {"": "/a/b=c,d=e"}), (" a=/x , b=/y,z", {"a": "/x", "b": "/y,z"}), ("", {}),
+])  # fmt: skip
+def test_a_variable_may_name_several_stores(given: str, stores: dict[str, str], monkeypatch) -> None:
     monkeypatch.setenv("POLYRANK_STORE", given)
     assert Settings.load({"reranker": "r"}).store == {name: Path(path) for name, path in stores.items()}
 
@@ -146,9 +137,7 @@ def test_a_bad_value_is_one_line_that_names_the_setting(overrides: dict[str, obj
         ({"store": "shop=s", "cluster": "auto"}, "shards hold one pool, without a name"),
     ],
 )
-def test_what_does_not_go_with_a_cluster_is_named(
-    monkeypatch: pytest.MonkeyPatch, overrides: dict[str, object], says: str
-) -> None:
+def test_what_does_not_go_with_a_cluster_is_named(monkeypatch, overrides: dict[str, object], says: str) -> None:
     if overrides.get("cluster") == "auto":  # whether Ray is installed here or not
         monkeypatch.setattr(module, "why_unusable", lambda _: None)
     with pytest.raises(SettingsError, match=says):

@@ -65,9 +65,7 @@ def test_what_a_process_showed_of_itself_goes_with_it(files: MetricFiles) -> Non
     assert sorted(shown(files)) == [1.0, 4.0]
 
 
-def test_a_directory_that_is_not_its_own_is_not_used(
-    files: MetricFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_is_not_its_own_is_not_used(files: MetricFiles, tmp_path: Path, monkeypatch) -> None:
     shutil.rmtree(files.directory)
     (elsewhere := tmp_path / "elsewhere").mkdir()
     files.directory.symlink_to(elsewhere)

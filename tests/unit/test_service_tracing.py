@@ -48,12 +48,9 @@ def test_a_request_has_a_span_below_its_callers_and_its_stages_below_it(
     assert request.parent is not None
     assert (f"{request.parent.trace_id:032x}", f"{request.parent.span_id:016x}") == (TRACE, CALLER)
     assert dict(request.attributes or {}) == {
-        "http.request.method": "POST",
-        "http.route": "/rank",
-        "http.response.status_code": 200,
-        "polyrank.generation": "7-abc",
-        "polyrank.degraded": ("cache_unavailable",),
-    }
+        "http.request.method": "POST", "http.route": "/rank", "http.response.status_code": 200,
+        "polyrank.generation": "7-abc", "polyrank.degraded": ("cache_unavailable",),
+    }  # fmt: skip
     assert request.status.status_code is StatusCode.UNSET
     for stage in ("tokenize", "encode"):
         assert spans[stage].parent == request.context
@@ -69,20 +66,10 @@ def test_a_failure_of_ours_is_an_error_and_a_callers_is_not(tracing: Tracing, ex
     assert statuses == {"GET /one": StatusCode.ERROR, "GET /two": StatusCode.UNSET}
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        "",
-        "00",
-        f"00-{TRACE.upper()}-{CALLER}-01",
-        f"ff-{TRACE}-{CALLER}-01",
-        f"00-{'0' * 32}-{CALLER}-01",
-        f"00-{TRACE}-{'0' * 16}-01",
-        f"00-{TRACE}-{CALLER}-01-more",
-        f"00-{TRACE}-{CALLER}-zz",
-        "é" * 60,
-    ],
-)
+@pytest.mark.parametrize("bad", [
+    "", "00", f"00-{TRACE.upper()}-{CALLER}-01", f"ff-{TRACE}-{CALLER}-01", f"00-{'0' * 32}-{CALLER}-01",
+    f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE}-{CALLER}-01-more", f"00-{TRACE}-{CALLER}-zz", "é" * 60,
+])  # fmt: skip
 def test_a_bad_traceparent_is_ignored(tracing: Tracing, exported: InMemorySpanExporter, bad: str) -> None:
     with tracing.request("/rank", {"traceparent": bad}) as span:
         assert trace_id(span) not in (None, TRACE)

@@ -77,22 +77,17 @@ def test_a_text_that_stays_as_it_is_keeps_its_vector(here: LiveStore, monkeypatc
     assert [
         each.metadata
         for each in only_part(here.serving).snapshot.candidates(only_part(here.serving).snapshot.rows(["c1", "new"]))
-    ] == [
-        {"now": 1},
-        {"now": 2},
-    ]
+    ] == [{"now": 1}, {"now": 2}]
     here.upsert(Candidate("c1", old["c1"]), Candidate("c2", "w39"), Candidate("x", old["c1"]), Candidate("new", "w6"))
     assert calls == [["w39", "w6"]], "the one that equals c1 has its vector"
     assert list(here.texts())[-4:] == ["c1", "c2", "x", "new"]
     ranked = rank(here.serving, asked(top_k=100))
-    assert [(each.id, pytest.approx(each.late, abs=1e-5)) for each in ranked.places] == brute_force(
+    assert [(each.id, pytest.approx(each.vector, abs=1e-5)) for each in ranked.places] == brute_force(
         here.serving, "w1 w2 w3", 100
     )
 
 
-def test_a_removed_one_that_comes_back_has_the_vector_of_an_equal_text(
-    here: LiveStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_removed_one_that_comes_back_has_the_vector_of_an_equal_text(here: LiveStore, monkeypatch) -> None:
     text = here.texts()["c1"]
     here.delete("c1")
     calls = encoded(here, monkeypatch)
@@ -110,11 +105,7 @@ def test_ids_that_are_not_there_are_told_and_written(here: LiveStore, root: Path
     here.live.activate(later)
     assert [
         each.id for each in only_part(here.serving).snapshot.candidates(only_part(here.serving).snapshot.all_rows)
-    ] == [
-        "c0",
-        "c2",
-        "none",
-    ]
+    ] == ["c0", "c2", "none"]
     assert here.value("updated_candidates_total", kind="delete") == 2
 
 
@@ -162,7 +153,7 @@ def test_an_update_meets_a_switch_by_another_process(here: LiveStore, root: Path
     follower.join()
     assert (done.generation, done.revision) == (second, 2)
     ranked = rank(here.serving, asked("w2", top_k=100))
-    assert [(each.id, pytest.approx(each.late, abs=1e-5)) for each in ranked.places] == brute_force(
+    assert [(each.id, pytest.approx(each.vector, abs=1e-5)) for each in ranked.places] == brute_force(
         here.serving, "w2", 100
     ), "its vector is that of the model that is served now"
     here.live.rollback()

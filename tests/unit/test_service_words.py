@@ -87,7 +87,7 @@ def test_words_of_turns_count_less_in_a_list_that_was_chosen_by_them(serving: Se
     )
     with_id, with_text = ({place.text: place for place in places} for places in lists)
     assert {text: place.score for text, place in with_id.items()} == {t: p.score for t, p in with_text.items()}
-    assert with_id[TEXT].late == pytest.approx(of_pool.late, abs=1e-4)
+    assert with_id[TEXT].vector == pytest.approx(of_pool.vector, abs=1e-4)
     assert of_pool.lexical is not None
     assert with_id[TEXT].lexical is not None
     assert with_id[TEXT].lexical < of_pool.lexical
@@ -105,9 +105,7 @@ def test_without_evidence_words_do_not_count(tmp_path: Path) -> None:
     assert {place.lexical for place in rank(open_serving(tmp_path), asked(TEXT)).places} == {None}
 
 
-def test_the_best_by_words_are_not_chosen_on_the_search_thread(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_by_words_are_not_chosen_on_the_search_thread(serving: Serving, monkeypatch) -> None:
     choosing, searching = [], []
 
     def chosen(*given: Any) -> BestByWords:
@@ -177,9 +175,7 @@ def test_what_an_index_finds_among_those_that_a_filter_lets_through_equals_brute
     assert certified >= 6
 
 
-def test_few_requests_at_a_time_hold_what_words_say_for_every_row(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_requests_at_a_time_hold_what_words_say_for_every_row(serving: Serving, monkeypatch) -> None:
     held: list[weakref.ref[NDArray[np.float32]]] = []
     most = 0
 
@@ -218,9 +214,7 @@ def test_ids_beside_texts_need_nothing_of_the_pools_words(serving: Serving, monk
     assert [replace(place, index=0) for place in rank(serving, excluded).places] == before, "a text that is left out"
 
 
-def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(serving: Serving, monkeypatch) -> None:
     begun, is_over = threading.Semaphore(0), threading.Event()
 
     def endless(words: Words, conversation: Conversation, texts: Sequence[str]) -> Steps[ListWords]:

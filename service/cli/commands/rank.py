@@ -100,7 +100,7 @@ def _asked(arguments: argparse.Namespace) -> "RankOptions":
 def print_results(answer: dict[str, Any]) -> None:
     """Print an answer's replies, best first; where the cross-encoder has read some, with each part of the score."""
     results = answer["results"]
-    parts = [name for name in ("cross", "late", "lexical") if any(name in result["scores"] for result in results)]
+    parts = [name for name in ("cross", "vector", "lexical") if any(name in result["scores"] for result in results)]
     if "cross" in parts:
         print("   " + "".join(f"{name:>10}" for name in parts))
     for result in results:
