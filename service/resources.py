@@ -77,12 +77,6 @@ log = logging.getLogger(__name__)
 class Resources:
     """What routes work with.
 
-    Attributes:
-        pool: the name of the pool; empty where it has none.
-        trials: the generation that is on trial beside the live one.
-        loader: the one thread that opens the pool's generations and switches to them.
-        feedback: records rankings and what becomes of them; None: nothing does.
-
     What follows is the same for all pools of a server:
 
     Attributes:
@@ -90,15 +84,15 @@ class Resources:
         results: answers of /rank; None: they are not kept.
     """
 
-    pool: str
+    pool: str  # the name of the pool; empty where it has none
     metrics: Metrics
     store: GenerationStore
     live: Live[Serving]
-    trials: Trials[Serving]
+    trials: Trials[Serving]  # the generation that is on trial beside the live one
     jobs: Jobs
     updating: Updating
-    loader: ThreadPoolExecutor
-    feedback: Feedback | None
+    loader: ThreadPoolExecutor  # the one thread that opens the pool's generations and switches to them
+    feedback: Feedback | None  # records rankings and what becomes of them; None: nothing does
 
     settings: Settings
     runtime: Runtime
@@ -187,17 +181,12 @@ class _ForPool:
 
 @dataclass(frozen=True, slots=True)
 class _OpenedPool:
-    """A pool as it is served: in this process, or by shards.
-
-    Attributes:
-        longest_pause: after failures to follow the store, in seconds.
-        looks: what keeps it up to date besides.
-    """
+    """A pool as it is served: in this process, or by shards."""
 
     store: GenerationStore
     live: Live[Serving]
-    longest_pause: float
-    looks: tuple[_Look, ...] = ()
+    longest_pause: float  # after failures to follow the store, in seconds
+    looks: tuple[_Look, ...] = ()  # what keeps it up to date besides
 
 
 _OpenPool = Callable[[_ForPool], AbstractAsyncContextManager[_OpenedPool]]

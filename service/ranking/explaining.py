@@ -40,57 +40,37 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPair:
-    """What a cross-encoder says of a candidate.
+    """What a cross-encoder says of a candidate."""
 
-    Attributes:
-        score: as it would place it.
-        base: the part of the Poly-encoder in a residual one; None: there is none.
-        units: the parts of the context that were left out, one at a time.
-        drops: what the score loses without each of them, (U,). Words count as they did.
-        terms: what words add; None: they do not count.
-    """
-
-    score: float
-    base: float | None
-    units: list[Unit]
-    drops: Scores
-    terms: list[Term] | None
+    score: float  # as it would place it
+    base: float | None  # the part of the Poly-encoder in a residual one; None: there is none
+    units: list[Unit]  # the parts of the context that were left out, one at a time
+    drops: Scores  # what the score loses without each of them, (U,). Words count as they did.
+    terms: list[Term] | None  # what words add; None: they do not count
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCandidate:
-    """What the score of a candidate consists of.
-
-    Attributes:
-        explanation: of the score by vectors, before the late weight.
-        reply: its K tokens; empty: they are not told.
-        terms: what words add; None: they do not count.
-        occlusion: what the score loses without each of the context's T tokens, (T,), NaN for those that stand for no
-            characters; None: it was not asked for.
-        pair: what the cross-encoder says; None: it was not asked.
-    """
+    """What the score of a candidate consists of."""
 
     place: RankedCandidate
-    explanation: Explanation
-    reply: list[PlacedToken]
-    terms: list[Term] | None
+    explanation: Explanation  # of the score by vectors, before the late weight
+    reply: list[PlacedToken]  # its K tokens; empty: they are not told
+    terms: list[Term] | None  # what words add; None: they do not count
+    # What the score loses without each of the context's T tokens, (T,), NaN for those that stand for no characters;
+    # None: it was not asked for.
     occlusion: Scores | None = None
-    pair: ExplainedPair | None = None
+    pair: ExplainedPair | None = None  # what the cross-encoder says; None: it was not asked
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """An explanation, its candidates in the order sent.
-
-    Attributes:
-        unexplained: what is left out, and why.
-        late_weight: of the score by vectors beside words.
-    """
+    """An explanation, its candidates in the order sent."""
 
     tokens: list[PlacedToken]
     candidates: list[ExplainedCandidate]
-    unexplained: dict[str, str]
-    late_weight: float
+    unexplained: dict[str, str]  # what is left out, and why
+    late_weight: float  # of the score by vectors beside words
     missing_ids: list[str]
     truncation: Truncation
     seconds: dict[str, float] = field(default_factory=dict)

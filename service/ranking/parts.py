@@ -44,42 +44,28 @@ class PartMissing(Exception):  # what happened, not what went wrong
 
 
 class Wanted(NamedTuple):
-    """Which candidates of a part are asked for, and what of them.
+    """Which candidates of a part are asked for, and what of them."""
 
-    Attributes:
-        rows: in the part; None: `ids` or `texts` say which.
-        texts: any candidate that has, or had, each of them.
-        conversation: also return the lexical scores after it.
-    """
-
-    rows: Rows | None = None
+    rows: Rows | None = None  # in the part; None: `ids` or `texts` say which
     ids: Sequence[str] = ()
-    texts: Sequence[str] = ()
+    texts: Sequence[str] = ()  # any candidate that has, or had, each of them
     with_candidates: bool = False
     with_vectors: bool = False
-    conversation: Conversation | None = None
+    conversation: Conversation | None = None  # also return the lexical scores after it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stock:
-    """What is stored of candidates; what is in this process is read when it is asked for, on the threads "candidates".
+    """What is stored of candidates; of what is here, that is read on the threads "candidates" when it is asked for."""
 
-    Attributes:
-        positions: of those that are there, among those asked for, (n,), ascending.
-        words: their lexical scores as in a search, (n,); None: words do not count, or were not asked for.
-        longest: a length that no stored vector exceeds.
-        candidates: returns some of them, counted from 0 to n - 1.
-        vectors: returns what the model made of some.
-        first_vectors: returns the vectors of some, without what a second stage reads.
-        lost: the numbers of the parts that did not answer; what they hold counts as not there.
-    """
-
-    positions: Rows
+    positions: Rows  # of those that are there, among those asked for, (n,), ascending
+    # Their lexical scores as in a search, (n,); None: words do not count, or were not asked for.
     words: NDArray[np.float32] | None
-    longest: float
-    candidates: Callable[[Rows], list[Candidate]]
-    vectors: Gather
-    first_vectors: Gather
+    longest: float  # a length that no stored vector exceeds
+    candidates: Callable[[Rows], list[Candidate]]  # returns some of them, counted from 0 to n - 1
+    vectors: Gather  # returns what the model made of some
+    first_vectors: Gather  # returns the vectors of some, without what a second stage reads
+    # The numbers of the parts that did not answer; what they hold counts as not there.
     lost: frozenset[int] = frozenset()
 
     @property
@@ -137,16 +123,11 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """How many candidates a pool has at a revision, and how many changes led there.
-
-    Attributes:
-        changes: upserts and deletions so far, repeated and ineffective ones too.
-        of_parts: how many candidates each part has.
-    """
+    """How many candidates a pool has at a revision, and how many changes led there."""
 
     revision: int
-    changes: int
-    of_parts: tuple[Counts, ...]
+    changes: int  # upserts and deletions so far, repeated and ineffective ones too
+    of_parts: tuple[Counts, ...]  # how many candidates each part has
 
     @property
     def count(self) -> int:
@@ -166,38 +147,25 @@ class PoolSnapshot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """What a generation says of itself.
-
-    Attributes:
-        manifest: where there are several parts, index and recall are those of the part with the lowest recall.
-        words: how words count, with the statistics of the whole pool; the table is that of the first part.
-    """
+    """What a generation says of itself."""
 
     id: str
-    manifest: Manifest
-    words: Words | None
+    manifest: Manifest  # where there are several parts, index and recall are those of the part with the lowest recall
+    words: Words | None  # how words count, with the statistics of the whole pool; the table is that of the first part
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Serving:
-    """What a request is answered from, from its beginning to its end. It never changes; an update makes a new one.
-
-    Attributes:
-        parts: by their slots, ascending; together they have all of them.
-        ranker: the model that made the vectors.
-        texts: vectors of texts that came with earlier requests; None: every text is encoded.
-        loaded_at: seconds since the epoch.
-        checksum: of the updates in the snapshot; 0: there are none.
-    """
+    """What a request is answered from, from its beginning to its end. It never changes; an update makes a new one."""
 
     generation: Facts
     snapshot: PoolSnapshot
-    parts: tuple[Part, ...]
-    ranker: LateScorer
+    parts: tuple[Part, ...]  # by their slots, ascending; together they have all of them
+    ranker: LateScorer  # the model that made the vectors
     log: UpdateLog
-    texts: TextCache | None
-    loaded_at: float
-    checksum: int = 0
+    texts: TextCache | None  # vectors of texts that came with earlier requests; None: every text is encoded
+    loaded_at: float  # seconds since the epoch
+    checksum: int = 0  # of the updates in the snapshot; 0: there are none
 
     @property
     def search_status(self) -> SearchStatus:

@@ -62,19 +62,12 @@ def pool_words(part: Searchable, conversation: Conversation) -> PoolWords | None
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """The rows that may be in the answer.
+    """The rows that may be in the answer."""
 
-    Attributes:
-        own: the generation's rows that a filter lets through, ascending; None: all but `dropped`.
-        dropped: the generation's rows that were removed or are excluded, ascending.
-        added: rows added by updates, counted from 0, ascending.
-        count: how many of the generation's rows are allowed.
-    """
-
-    own: Rows | None
-    dropped: Rows
-    added: Rows
-    count: int
+    own: Rows | None  # the generation's rows that a filter lets through, ascending; None: all but `dropped`
+    dropped: Rows  # the generation's rows that were removed or are excluded, ascending
+    added: Rows  # rows added by updates, counted from 0, ascending
+    count: int  # how many of the generation's rows are allowed
 
     def mask(self, size: int) -> NDArray[np.bool_] | None:
         """Return which of the generation's rows are allowed, (N,); None: all."""
@@ -109,20 +102,14 @@ def read_words(part: Searchable, request: RankRequest) -> Read | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolSearch:
-    """What one request is looking for in a part.
-
-    Attributes:
-        codes: context vectors (M, D).
-        read: what was read of words; None: they do not count.
-        with_candidates: also give the candidates that are found.
-    """
+    """What one request is looking for in a part."""
 
     part: Searchable
     request: RankRequest
-    codes: NDArray[np.float32]
+    codes: NDArray[np.float32]  # context vectors (M, D)
     journey: Journey
-    read: Read | None = None
-    with_candidates: bool = False
+    read: Read | None = None  # what was read of words; None: they do not count
+    with_candidates: bool = False  # also give the candidates that are found
 
     @property
     def shares(self) -> bool:
@@ -135,19 +122,12 @@ class PoolSearch:
 
 
 class Found(NamedTuple):
-    """Rows of a snapshot among which are the best.
+    """Rows of a snapshot among which are the best."""
 
-    Attributes:
-        rows: best first where they have scores, else ascending.
-        scores: (len(rows),); None: the rows are still to be scored by their vectors.
-        looked_at: how many rows were scored or searched to find them.
-        bound: no other row scores more than this.
-    """
-
-    rows: Rows
-    scores: NDArray[np.float32] | None
-    looked_at: int
-    bound: float
+    rows: Rows  # best first where they have scores, else ascending
+    scores: NDArray[np.float32] | None  # (len(rows),); None: the rows are still to be scored by their vectors
+    looked_at: int  # how many rows were scored or searched to find them
+    bound: float  # no other row scores more than this
     plan: Plan
 
 

@@ -51,32 +51,21 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRequest:
-    """One ranking to do.
-
-    Attributes:
-        candidates: what to rank; None: retrieve from the generation.
-        top_k: how many to answer with; with groups: how many groups.
-        retrieve_k: how many candidates to score of those that an index finds.
-        exact: score the whole pool.
-        top_n: how many the cross-encoder reads; None: it reads none.
-        filter: conditions on metadata (polyrank.index_builder.generation.filters), checked; None: no filter.
-        score_threshold: answer with none of a lower score, that of the stage which placed it last.
-        grouping: groups to answer with; None: single candidates.
-        collapse: answer with the best of near-equal texts alone; not together with groups.
-        answer_if: the probability from which on the first result is an answer; None: that is not to be decided.
-    """
+    """One ranking to do."""
 
     conversation: Conversation
-    candidates: tuple[Given, ...] | None = None
-    top_k: int = 10
-    retrieve_k: int = 200
-    exact: bool = False
-    top_n: int | None = None
+    candidates: tuple[Given, ...] | None = None  # what to rank; None: retrieve from the generation
+    top_k: int = 10  # how many to answer with; with groups: how many groups
+    retrieve_k: int = 200  # how many candidates to score of those that an index finds
+    exact: bool = False  # score the whole pool
+    top_n: int | None = None  # how many the cross-encoder reads; None: it reads none
+    # Conditions on metadata (polyrank.index_builder.generation.filters), checked; None: no filter.
     filter: Mapping[str, Any] | None = None
     exclude_ids: tuple[str, ...] = ()
-    score_threshold: float | None = None
-    grouping: Grouping | None = None
-    collapse: bool = False
+    score_threshold: float | None = None  # answer with none of a lower score, that of the stage which placed it last
+    grouping: Grouping | None = None  # groups to answer with; None: single candidates
+    collapse: bool = False  # answer with the best of near-equal texts alone; not together with groups
+    # The probability from which on the first result is an answer; None: that is not to be decided.
     answer_if: float | None = None
 
     @property
@@ -94,15 +83,11 @@ _BY_CARE: tuple[Plan, ...] = ("scan", "matches", "selector", "index")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolQuery:
-    """What one request looks for in every part.
-
-    Attributes:
-        with_candidates: also give the candidates that are found.
-        most_exact: so many are found for a second stage that shall score every candidate; None: there is no such stage.
-    """
+    """What one request looks for in every part."""
 
     request: RankRequest
-    with_candidates: bool = False
+    with_candidates: bool = False  # also give the candidates that are found
+    # So many are found for a second stage that shall score every candidate; None: there is no such stage.
     most_exact: int | None = None
 
     def deepened(self, request: RankRequest) -> RankRequest:
@@ -114,32 +99,19 @@ class PoolQuery:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hits:
-    """The best candidates of a part for one query, or of several parts.
+    """The best candidates of a part for one query, or of several parts."""
 
-    Attributes:
-        order: their places in the pool, best first, (n,); equal scores are in this order.
-        rows: in their parts, (n,).
-        scores: (n,).
-        lexical: the parts of the scores by words, (n,); None: they do not count.
-        looked_at: how many candidates were scored or searched to find them.
-        bound: no other candidate of these parts scores more than this; -inf: there is no other.
-        reduced: fewer candidates were retrieved than asked for, because time was short.
-        candidates: at these rows; None: they were not asked for.
-        cache_available: the cache answered for their vectors.
-        parts: the numbers of their parts, (n,); None: of a part alone.
-    """
-
-    order: Rows
-    rows: Rows
-    scores: NDArray[np.float32]
-    lexical: NDArray[np.float32] | None
-    looked_at: int
-    bound: float
+    order: Rows  # their places in the pool, best first, (n,); equal scores are in this order
+    rows: Rows  # in their parts, (n,)
+    scores: NDArray[np.float32]  # (n,)
+    lexical: NDArray[np.float32] | None  # the parts of the scores by words, (n,); None: they do not count
+    looked_at: int  # how many candidates were scored or searched to find them
+    bound: float  # no other candidate of these parts scores more than this; -inf: there is no other
     plan: Plan
-    reduced: bool = False
-    candidates: Sequence[Candidate] | None = None
-    cache_available: bool = True
-    parts: Rows | None = None
+    reduced: bool = False  # fewer candidates were retrieved than asked for, because time was short
+    candidates: Sequence[Candidate] | None = None  # at these rows; None: they were not asked for
+    cache_available: bool = True  # the cache answered for their vectors
+    parts: Rows | None = None  # the numbers of their parts, (n,); None: of a part alone
 
     @classmethod
     def of(cls, found: Mapping[int, "Hits"], k: int) -> "Hits":
@@ -205,38 +177,27 @@ class Hits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainRequest:
-    """Scores to take apart.
+    """Scores to take apart."""
 
-    Attributes:
-        ranking: the candidates sent, all of which are answered.
-        occlusion: also tell what the score by vectors loses without each token of the context.
-        cross: the parts of the context without which the cross-encoder is asked as well; None: it is not asked.
-    """
-
-    ranking: RankRequest
-    occlusion: bool = False
+    ranking: RankRequest  # the candidates sent, all of which are answered
+    occlusion: bool = False  # also tell what the score by vectors loses without each token of the context
+    # The parts of the context without which the cross-encoder is asked as well; None: it is not asked.
     cross: By | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidate:
-    """A candidate of a ranking.
-
-    Attributes:
-        score: by the Bi- or Poly-encoder and, where they count, by words.
-        index: position among the candidates sent; None: it was retrieved.
-        lexical: the part of the score by words; None: they do not count for the model.
-        cross: score by the cross-encoder and, if it has evidence, by words; None: that did not read it.
-        row: of the snapshot, or its place in a pool in parts; orders equal scores. -1: it was sent.
-    """
+    """A candidate of a ranking."""
 
     id: str | None
     text: str
-    score: float
+    score: float  # by the Bi- or Poly-encoder and, where they count, by words
     metadata: dict[str, Any] = field(default_factory=dict)
-    index: int | None = None
-    lexical: float | None = None
+    index: int | None = None  # position among the candidates sent; None: it was retrieved
+    lexical: float | None = None  # the part of the score by words; None: they do not count for the model
+    # Score by the cross-encoder and, if it has evidence, by words; None: that did not read it.
     cross: float | None = None
+    # Of the snapshot, or its place in a pool in parts; orders equal scores. -1: it was sent.
     row: int = field(default=-1, compare=False)
 
     @property
@@ -279,34 +240,23 @@ def results_of(places: Sequence[RankedCandidate]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """A ranking, best first. Each stage of a request makes a new one of the one before.
-
-    Attributes:
-        exact: whether every candidate that could be among them was scored.
-        looked_at: how many candidates were scored, or searched by an index, over all searches.
-        missing_ids: ids sent that the generation does not hold.
-        truncation: what the encoders did not see.
-        plan: how candidates were retrieved; None: they were sent.
-        tokens: of the context and the texts sent.
-        turns_share: how much of their weights the words of the turns kept; 1: the candidates are of the pool.
-        searched: the share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
-        notes: why a filter lets nothing through, or that a lexical model had nothing to go by.
-        decision: whether its first result is an answer; None: that was not asked.
-    """
+    """A ranking, best first. Each stage of a request makes a new one of the one before."""
 
     places: list[RankedCandidate]
-    exact: bool
-    looked_at: int
-    missing_ids: list[str] = field(default_factory=list)
+    exact: bool  # whether every candidate that could be among them was scored
+    looked_at: int  # how many candidates were scored, or searched by an index, over all searches
+    missing_ids: list[str] = field(default_factory=list)  # ids sent that the generation does not hold
     degraded: list[Degraded] = field(default_factory=list)
-    truncation: Truncation = field(default_factory=Truncation)
-    plan: Plan | None = None
-    tokens: int = 0
+    truncation: Truncation = field(default_factory=Truncation)  # what the encoders did not see
+    plan: Plan | None = None  # how candidates were retrieved; None: they were sent
+    tokens: int = 0  # of the context and the texts sent
     seconds: dict[str, float] = field(default_factory=dict)
-    turns_share: float = 1.0
+    turns_share: float = 1.0  # how much of their weights the words of the turns kept; 1: the candidates are of the pool
+    # The share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
     searched: float | None = None
+    # Why a filter lets nothing through, or that a lexical model had nothing to go by.
     notes: list[str] = field(default_factory=list)
-    decision: Decision | None = None
+    decision: Decision | None = None  # whether its first result is an answer; None: that was not asked
 
     @property
     def lacks_second_stage(self) -> bool:

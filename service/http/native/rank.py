@@ -96,18 +96,12 @@ async def rank(request: Request) -> Response:
 
 
 class Answered(NamedTuple):
-    """An answer of a ranking.
+    """An answer of a ranking."""
 
-    Attributes:
-        answer: a JSON object, without what belongs to one request.
-        cache: whether a cache of answers knew it, `hit` or `miss`; None: it was not asked.
-        ranking: its id; None: it is not recorded.
-    """
-
-    answer: bytes
-    cache: str | None
+    answer: bytes  # a JSON object, without what belongs to one request
+    cache: str | None  # whether a cache of answers knew it, `hit` or `miss`; None: it was not asked
     account: Account
-    ranking: str | None = None
+    ranking: str | None = None  # its id; None: it is not recorded
 
 
 async def answered(request: Request, held: Resources, body: RankIn, journey: Journey) -> Answered:
