@@ -19,7 +19,7 @@ from polyrank.index_builder.convert.maps import shipped
 from polyrank.service import app
 from polyrank.service.cli import parser
 from polyrank.service.http.compat.lenient import Cutting, Ignored, Lenient, RefusedField
-from polyrank.service.http.plumbing import described
+from polyrank.service.http.plumbing import openapi
 from polyrank.service.loop.config import LoopConfig
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.settings import PREFIX, Settings, bounds_of
@@ -170,8 +170,8 @@ def routes_table() -> str:
 
 
 def _scoped(description: str) -> tuple[str, str]:
-    """What a route does, and the scope that a key needs for it; see `described`."""
-    does, _, scope = description.partition(described.KEYS)
+    """What a route does, and the scope that a key needs for it; see `openapi`."""
+    does, _, scope = description.partition(openapi.KEYS)
     return does, scope.removesuffix(".")
 
 
@@ -250,7 +250,7 @@ def _meaning(name: str, field: FieldInfo, fields: Mapping[str, FieldInfo] = Sett
 
 def main() -> None:
     """Write the OpenAPI description and every reference page."""
-    described.write(_app(), DOCS / "openapi.json")
+    openapi.write(_app(), DOCS / "openapi.json")
     for path, generated in pages().items():
         path.write_text(renewed(path.read_text(encoding="utf-8"), generated), encoding="utf-8")
 

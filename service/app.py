@@ -28,18 +28,9 @@ from polyrank.service.http.compat import embeddings, rerank
 from polyrank.service.http.compat.rerank import of_route
 from polyrank.service.http.native import candidates, classify, explain, feedback, index, rank
 from polyrank.service.http.playground import page as playground
-from polyrank.service.http.plumbing import described, problems
-from polyrank.service.http.plumbing.gzipped import Zip
-from polyrank.service.http.plumbing.middleware import (
-    BodyBound,
-    HeadAsGet,
-    Hosts,
-    Pools,
-    Requests,
-    Sites,
-    base_of,
-    path_of,
-)
+from polyrank.service.http.plumbing import openapi, problems
+from polyrank.service.http.plumbing.bodies import BodyBound
+from polyrank.service.http.plumbing.middleware import HeadAsGet, Hosts, Pools, Requests, Sites, Zip, base_of, path_of
 from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
 from polyrank.service.live.models import Loaders, LoadRanker, LoadScorer
 from polyrank.service.observe import tracing
@@ -108,7 +99,7 @@ def create_app(
     if settings.playground:
         app.include_router(playground.router)
     # FastAPI's own way to replace it. Made when it is first asked for, and once: it takes a third of a second.
-    app.openapi = cache(partial(described.describe, app))  # type: ignore[method-assign]  # as FastAPI says to
+    app.openapi = cache(partial(openapi.describe, app))  # type: ignore[method-assign]  # as FastAPI says to
     # As the pool shows it whose routes' paths begin with `base`.
     app.state.openapi_answer = cache(
         lambda base: JSONResponse({**app.openapi(), **({"servers": [{"url": base}]} if base else {})})
@@ -133,7 +124,7 @@ def create_app(
             allow_headers=["*"],  # API keys among them; there are no cookies to guard
             expose_headers=["*"],
         )
-    metrics.create_routes(described.operations(app))
+    metrics.create_routes(openapi.operations(app))
     return app
 
 

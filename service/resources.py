@@ -12,9 +12,7 @@ from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from tempfile import gettempdir
-from typing import Any, TypeVar, cast
-
-from starlette.requests import Request
+from typing import Any, TypeVar
 
 from polyrank.index_builder.building.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import disk_full_named
@@ -79,12 +77,6 @@ log = logging.getLogger(__name__)
 class Resources:
     """What routes work with.
 
-    Attributes:
-        pool: the name of the pool; empty where it has none.
-        trials: the generation that is on trial beside the live one.
-        loader: the one thread that opens the pool's generations and switches to them.
-        feedback: records rankings and what becomes of them; None: nothing does.
-
     What follows is the same for all pools of a server:
 
     Attributes:
@@ -92,15 +84,15 @@ class Resources:
         results: answers of /rank; None: they are not kept.
     """
 
-    pool: str
+    pool: str  # the name of the pool; empty where it has none
     metrics: Metrics
     store: GenerationStore
     live: Live[Serving]
-    trials: Trials[Serving]
+    trials: Trials[Serving]  # the generation that is on trial beside the live one
     jobs: Jobs
     updating: Updating
-    loader: ThreadPoolExecutor
-    feedback: Feedback | None
+    loader: ThreadPoolExecutor  # the one thread that opens the pool's generations and switches to them
+    feedback: Feedback | None  # records rankings and what becomes of them; None: nothing does
 
     settings: Settings
     runtime: Runtime
@@ -119,11 +111,6 @@ class Resources:
     def has_pool(self) -> bool:
         """Whether there is a pool; without one only reranker and classifier serve."""
         return self.live.absent is None
-
-
-def resources(request: Request) -> Resources:
-    """Return the resources of the pool that the request's path names, or of the one without a name."""
-    return cast(Resources, request.state.resources)
 
 
 @contextmanager
@@ -194,17 +181,12 @@ class _ForPool:
 
 @dataclass(frozen=True, slots=True)
 class _OpenedPool:
-    """A pool as it is served: in this process, or by shards.
-
-    Attributes:
-        longest_pause: after failures to follow the store, in seconds.
-        looks: what keeps it up to date besides.
-    """
+    """A pool as it is served: in this process, or by shards."""
 
     store: GenerationStore
     live: Live[Serving]
-    longest_pause: float
-    looks: tuple[_Look, ...] = ()
+    longest_pause: float  # after failures to follow the store, in seconds
+    looks: tuple[_Look, ...] = ()  # what keeps it up to date besides
 
 
 _OpenPool = Callable[[_ForPool], AbstractAsyncContextManager[_OpenedPool]]

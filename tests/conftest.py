@@ -104,7 +104,7 @@ def usual_patience_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _described_once() -> Iterator[None]:
     """Every app has the same routes, and describing them is nearly all that making an app costs."""
-    module = sys.modules.get("polyrank.service.http.plumbing.described")  # importing it takes seconds
+    module = sys.modules.get("polyrank.service.http.plumbing.openapi")  # importing it takes seconds
     if module is None:
         yield  # no test makes an app
         return

@@ -1,7 +1,7 @@
 """What the answers of polyrank's own routes hold, problems included; `generations` has those about the pool.
 
 The server renders answers by these models, and the clients read them by the same. So nothing here imports the server or
-a model. The names that models and features have, `http/plumbing/described.py` adds to the OpenAPI document.
+a model. The names that models and features have, `http/plumbing/openapi.py` adds to the OpenAPI document.
 
 FastAPI renders answers by these models, except for those of `/rank` and `/explain`: orjson renders them, and tests
 compare them with the models. With pydantic an answer of 10 results takes 0.05 instead of 0.01 ms, but one of 1000

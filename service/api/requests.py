@@ -216,21 +216,13 @@ class RankIn(SaidIn):
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
 
     @model_validator(mode="after")
-    def _retrieval_or_candidates(self) -> Self:
+    def _fits_together(self) -> Self:
         if self.candidates is not None:
             beside = [name for name in ("filter", "exact", "retrieve_k") if name in self.model_fields_set]
             if beside:
                 raise ValueError(f"{', '.join(beside)}: only for retrieval, not beside `candidates`")
-        return self
-
-    @model_validator(mode="after")
-    def _updates_are_of_the_live_one(self) -> Self:
         if self.generation == "trial" and self.min_revision is not None:
             raise ValueError("min_revision: only with the live generation, which receives the updates")
-        return self
-
-    @model_validator(mode="after")
-    def _groups(self) -> Self:
         if self.group_by is None and "limit_per_group" in self.model_fields_set:
             raise ValueError("limit_per_group: only with `group_by`")
         if self.group_by is not None and self.collapse:

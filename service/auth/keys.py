@@ -4,7 +4,7 @@
 
 `rate_per_s` and `burst` may be left out. `"pools": ["shop"]` makes it a key for these pools alone. The file holds a
 hash instead of the key; a key has 256 random bits, so a plain SHA-256 gives nothing away. This knows nothing of HTTP:
-`http/plumbing/described.py` takes the keys out of requests.
+`http/plumbing/access.py` takes the keys out of requests.
 """
 
 import hmac
@@ -207,7 +207,7 @@ class Access:
         self._metrics.keys_reloads.labels("ok").inc()
         log.info("keys read", extra={"fields": {"keys": len(found)}})
 
-    def identify(self, given: Sequence[bytes]) -> Principal:
+    def identify(self, sent: Sequence[bytes]) -> Principal:
         """Return who sent these keys, of which one is in force.
 
         Raises:
@@ -217,22 +217,26 @@ class Access:
         if self._path is None:
             return ANYBODY
         in_force = self._in_force
-        found = {key.name for sent in given if (key := find(in_force.keys, sent)) is not None}
+        found = {key.name for each in sent if (key := find(in_force.keys, each)) is not None}
         if not found:
-            raise Unauthenticated("the API key is not one of this server's" if given else "send an API key")
+            raise Unauthenticated("the API key is not one of this server's" if sent else "send an API key")
         if len(found) > 1:
             raise HeaderInvalid("the request carries several valid API keys; send one of them")
         return in_force.principals[found.pop()]
 
-    def require(self, principal: Principal, scope: Scope, pool: str | None = None) -> None:
-        """Check that the caller has a scope, in the pool of a name; None: in any.
+    def require(self, principal: Principal, scope: Scope, pool: str | None = None, counts: bool = False) -> None:
+        """Check that the caller has a scope, in the pool of a name; None: in any. A call that `counts` is spent.
 
-        Raises Forbidden if the caller's key has not.
+        Raises:
+            Forbidden: the caller's key has it not.
+            RateLimited: as `spend`.
         """
         if principal.pools is not None and pool is not None and pool not in principal.pools:
             raise OtherPools(principal.pools)
         if scope not in principal.scopes:
             raise Forbidden(scope)
+        if counts:
+            self.spend(principal)
 
     def spend(self, principal: Principal) -> None:
         """Count a call against the caller's rate. Raises RateLimited if the rate is used up for now."""

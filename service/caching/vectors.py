@@ -64,17 +64,11 @@ log = logging.getLogger(__name__)
 
 
 class Largest(NamedTuple):
-    """What no candidate exceeds.
+    """What no candidate exceeds."""
 
-    Attributes:
-        rows: how many it has for the second stage, where their numbers differ.
-        vector: the length of its vector; infinite where none is known.
-        row: the length of a row; infinite where none is known.
-    """
-
-    rows: int
-    vector: float = math.inf
-    row: float = math.inf
+    rows: int  # how many it has for the second stage, where their numbers differ
+    vector: float = math.inf  # the length of its vector; infinite where none is known
+    row: float = math.inf  # the length of a row; infinite where none is known
 
 
 def largest_of(encode: Encode, rows: int) -> Largest:

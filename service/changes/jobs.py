@@ -57,21 +57,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuild:
-    """A new generation to build.
+    """A new generation to build."""
 
-    Attributes:
-        pool: a path under the pool root; None: the candidates below are the pool.
-        encoding: of that file if it is CSV.
-        candidates: the pool's rows, as objects with id, text and metadata; read once, in a thread.
-        model: a path under the model root, or "lexical"; None: the active generation's model.
-        activate: serve the generation once it is built.
-    """
-
-    pool: str | None = None
-    encoding: str | None = None
+    pool: str | None = None  # a path under the pool root; None: the candidates below are the pool
+    encoding: str | None = None  # of that file if it is CSV
+    # The pool's rows, as objects with id, text and metadata; read once, in a thread.
     candidates: Iterable[Mapping[str, Any]] = ()
-    model: str | None = None
-    activate: bool = True
+    model: str | None = None  # a path under the model root, or "lexical"; None: the active generation's model
+    activate: bool = True  # serve the generation once it is built
 
 
 def checked_key(key: str | None) -> str | None:

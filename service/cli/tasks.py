@@ -40,18 +40,12 @@ _AT_ONCE = 64
 
 
 class TaskResult(NamedTuple):
-    """What was measured.
-
-    Attributes:
-        lines: what `--output` writes about each.
-        first: what the model put first in each; of what ties there, one.
-        tied_first: the share of examples where several tie for the first place.
-    """
+    """What was measured."""
 
     values: Values
-    lines: list[dict[str, Any]]
-    first: list[str]
-    tied_first: float
+    lines: list[dict[str, Any]]  # what `--output` writes about each
+    first: list[str]  # what the model put first in each; of what ties there, one
+    tied_first: float  # the share of examples where several tie for the first place
 
 
 def tied_first(ties: Sequence[Ties]) -> float:

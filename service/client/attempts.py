@@ -128,22 +128,16 @@ AT_THE_DOOR = frozenset({"overloaded", "rate-limited", "bodies-held", "draining"
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request, and what reads its answer.
-
-    Attributes:
-        may_repeat: asking twice changes no more than asking once.
-        timeout_ms: how long all attempts may take together; None: as long as the client says.
-        deadline_in: where the server is told how much of that is left.
-    """
+    """A request, and what reads its answer."""
 
     method: str
     path: str
     read: Callable[[Any], T]
     body: Any = None
     headers: Mapping[str, str] | None = None
-    may_repeat: bool = True
-    timeout_ms: int | None = None
-    deadline_in: Literal["body", "header"] = "header"
+    may_repeat: bool = True  # asking twice changes no more than asking once
+    timeout_ms: int | None = None  # how long all attempts may take together; None: as long as the client says
+    deadline_in: Literal["body", "header"] = "header"  # where the server is told how much of that is left
 
 
 class Received:

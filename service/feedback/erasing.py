@@ -20,22 +20,15 @@ _AGAIN_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Erasing:
-    """What was done.
+    """What was done."""
 
-    Attributes:
-        rankings: so many of the conversations were in the files, and are no more; with them went their events.
-        left: so many files still hold some of it, because servers have them open. Nobody counts it any more, and it is
-            gone when they close them.
-        names: digests and ids by which exported examples know what was erased.
-        unfinished: what is not done, and what to do; None: all is.
-        found: those of the names asked for of which the files held a ranking.
-    """
-
-    rankings: int
+    rankings: int  # so many of the conversations were in the files, and are no more; with them went their events
+    # So many files still hold some of it, because servers have them open. Nobody counts it any more, and it is gone
+    # when they close them.
     left: int
-    names: Set[str] = frozenset()
-    unfinished: str | None = None
-    found: Set[str] = frozenset()
+    names: Set[str] = frozenset()  # digests and ids by which exported examples know what was erased
+    unfinished: str | None = None  # what is not done, and what to do; None: all is
+    found: Set[str] = frozenset()  # those of the names asked for of which the files held a ranking
 
 
 def erase(root: Path, conversations: Sequence[str]) -> Erasing:

@@ -47,19 +47,13 @@ _CHOSEN_LATER = f"chosen replies of the newest conversations: they judge no mode
 
 @dataclass(slots=True)
 class Exported:
-    """What was kept, and what was left out and why.
+    """What was kept, and what was left out and why."""
 
-    Attributes:
-        rankings: how many the log holds.
-        with_feedback: how many of them have events.
-        files: examples of each file, by how their reply came about; labels by `right` and `wrong`.
-        left_out: examples, labels and negatives by reason.
-    """
-
-    rankings: int = 0
-    with_feedback: int = 0
+    rankings: int = 0  # how many the log holds
+    with_feedback: int = 0  # how many of them have events
+    # Examples of each file, by how their reply came about; labels by `right` and `wrong`.
     files: dict[str, Counter[str]] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)  # examples, labels and negatives by reason
 
 
 # What rankings teach, in a temporary file: memory does not grow with the log. `place` is the order of time.

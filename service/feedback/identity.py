@@ -30,17 +30,11 @@ _PLACE_BYTES = 6  # as many as a float holds exactly
 
 
 class Told(NamedTuple):
-    """What the id of a ranking tells.
+    """What the id of a ranking tells."""
 
-    Attributes:
-        at: when it was asked for, in seconds since the epoch.
-        conversation: the digest of its conversation; None: the caller named none.
-        host: the mark of the host that answered.
-    """
-
-    at: float
-    conversation: str | None
-    host: str
+    at: float  # when it was asked for, in seconds since the epoch
+    conversation: str | None  # the digest of its conversation; None: the caller named none
+    host: str  # the mark of the host that answered
 
 
 def told_by(ranking_id: object) -> Told | None:

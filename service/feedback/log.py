@@ -60,17 +60,12 @@ class _RankingWaits:
 
 @dataclass(frozen=True, slots=True)
 class _EventsWait:
-    """Events to be made and written, of so many characters.
+    """Events to be made and written, of so many characters."""
 
-    Attributes:
-        make: is told whether they wait no longer; returns None if they should.
-        written: is told that they are on the disk.
-        until: they wait for their rankings, by the monotonic clock.
-    """
-
-    make: Callable[[bool], Sequence[Event] | None]
+    make: Callable[[bool], Sequence[Event] | None]  # is told whether they wait no longer; returns None if they should
     size: int
-    written: Future[None] = field(default_factory=Future)
+    written: Future[None] = field(default_factory=Future)  # is told that they are on the disk
+    # They wait for their rankings, by the monotonic clock.
     until: float = field(default_factory=lambda: time.monotonic() + LATE_SECONDS)
 
 

@@ -19,21 +19,13 @@ _EVENTS_OF = "SELECT kind, id, at, reply, text FROM events WHERE ranking = ? ORD
 
 @dataclass(slots=True)
 class LogTally:
-    """What was left out of a log while its uses were read.
+    """What was left out of a log while its uses were read."""
 
-    Attributes:
-        repeated: events that came again under the same `event_id`.
-        alone: events of rankings that the log does not hold any more.
-        unknown: events about replies that their rankings have not shown.
-        erased: lines that were erased, and are still in the files.
-        damaged: lines that cannot be read; a kill may have cut one short.
-    """
-
-    repeated: int = 0
-    alone: int = 0
-    unknown: int = 0
-    erased: int = 0
-    damaged: int = 0
+    repeated: int = 0  # events that came again under the same `event_id`
+    alone: int = 0  # events of rankings that the log does not hold any more
+    unknown: int = 0  # events about replies that their rankings have not shown
+    erased: int = 0  # lines that were erased, and are still in the files
+    damaged: int = 0  # lines that cannot be read; a kill may have cut one short
 
 
 def uses(root: Path, tally: LogTally | None = None, since: float = 0.0) -> Iterator[Use]:

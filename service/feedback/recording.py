@@ -37,33 +37,20 @@ ROLES: Final = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class ToRecord:
-    """A request whose answer is to be recorded.
+    """A request whose answer is to be recorded."""
 
-    Attributes:
-        ranking: the id of the ranking.
-        at: seconds since the epoch.
-        conversation: a digest of its name; None: the caller named none.
-        caller: the name of the caller's key; empty: there are no keys.
-    """
-
-    ranking: str
-    at: float
-    conversation: str | None
-    caller: str
+    ranking: str  # the id of the ranking
+    at: float  # seconds since the epoch
+    conversation: str | None  # a digest of its name; None: the caller named none
+    caller: str  # the name of the caller's key; empty: there are no keys
 
 
 class Taken(NamedTuple):
-    """What was taken of events.
+    """What was taken of events."""
 
-    Attributes:
-        accepted: so many are new.
-        repeated: so many came before.
-        unknown: so many are about a reply that their ranking has not shown, or about a ranking that was lost.
-    """
-
-    accepted: int
-    repeated: int
-    unknown: int
+    accepted: int  # so many are new
+    repeated: int  # so many came before
+    unknown: int  # so many are about a reply that their ranking has not shown, or about a ranking that was lost
 
 
 class _Bounds:

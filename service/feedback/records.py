@@ -31,16 +31,11 @@ Time = Annotated[Score, Field(ge=0, lt=LATEST)]
 # Rankings have no slots: orjson writes what has a `__dict__` four times as fast.
 @dataclass(frozen=True)
 class Shown:
-    """A reply of an answer.
+    """A reply of an answer."""
 
-    Attributes:
-        id: of the generation, or as it was sent along; None: it was sent along without one.
-        text: of a reply that was sent along; None: the generation holds it, or texts are not recorded.
-    """
-
-    id: str | None
+    id: str | None  # of the generation, or as it was sent along; None: it was sent along without one
     score: Score
-    text: str | None = None
+    text: str | None = None  # of a reply that was sent along; None: the generation holds it, or texts are not recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,24 +71,16 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What became of a ranking.
-
-    Attributes:
-        id: the caller's `event_id`; an event counts once.
-        at: when it came.
-        ranking: the id of the ranking.
-        reply: the id of the reply that it is about.
-        text: of the reply that was sent (`edited`, `written`), redacted; None: there is none, or it is not recorded.
-        by: a digest of the name of the caller's key; None: there are no keys.
-    """
+    """What became of a ranking."""
 
     kind: Kind
-    id: str
-    at: Time
-    ranking: str
-    reply: str | None = None
+    id: str  # the caller's `event_id`; an event counts once
+    at: Time  # when it came
+    ranking: str  # the id of the ranking
+    reply: str | None = None  # the id of the reply that it is about
+    # Of the reply that was sent (`edited`, `written`), redacted; None: there is none, or it is not recorded.
     text: str | None = None
-    by: str | None = None
+    by: str | None = None  # a digest of the name of the caller's key; None: there are no keys
 
 
 # They read a line, and raise ValueError where a field is missing or has a value of another type.

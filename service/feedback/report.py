@@ -63,29 +63,20 @@ def _no_shares() -> dict[str, Share]:
 
 
 class Lack(NamedTuple):
-    """Contexts for which nothing was good, and that have a word in common.
+    """Contexts for which nothing was good, and that have a word in common."""
 
-    Attributes:
-        words: the word that tells them from other contexts most, and others that most of them have.
-        examples: their last turns, the most frequent first.
-    """
-
-    words: list[str]
+    words: list[str]  # the word that tells them from other contexts most, and others that most of them have
     contexts: int
-    examples: list[str]
+    examples: list[str]  # their last turns, the most frequent first
 
 
 class Untaken(NamedTuple):
-    """A reply that was shown often and never taken.
-
-    Attributes:
-        first: how often it was shown first.
-    """
+    """A reply that was shown often and never taken."""
 
     id: str
     text: str | None
     shown: int
-    first: int
+    first: int  # how often it was shown first
 
 
 @dataclass(slots=True)

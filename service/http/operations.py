@@ -21,12 +21,13 @@ from polyrank.service.api.generations import LateRowsOut, PoolOut, PoolsOut
 from polyrank.service.errors import Draining, NotReady
 from polyrank.service.http.compat import served_models, tei
 from polyrank.service.http.playground import page as playground
-from polyrank.service.http.plumbing.described import METRICS, OPEN, RANK, RANK_ANY, fails
+from polyrank.service.http.plumbing.access import METRICS, OPEN, RANK, RANK_ANY
 from polyrank.service.http.plumbing.middleware import base_of
+from polyrank.service.http.plumbing.openapi import fails
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Searched
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.resources import resources
+from polyrank.service.resources import Resources
 
 # Swagger UI, which shows the API and tries it out. Its files come with the package fastapi-swagger, so the page asks no
 # other host. Its policy, which browsers enforce, lets it run these files and its own lines, and call this server.
@@ -154,7 +155,7 @@ _LEADS: dict[int | str, dict[str, Any]] = {
 @router.get("/", status_code=307, response_class=Response, responses=_LEADS, dependencies=[OPEN])
 async def root(request: Request) -> Response:
     """Lead to the playground, or, where it is switched off, to the documentation; from no pool to the first one's."""
-    held = resources(request)
+    held: Resources = request.state.resources
     base = base_of(request.scope)
     if not held.has_pool and held.settings.store:
         base = f"/pools/{next(iter(held.settings.store))}"
@@ -187,7 +188,8 @@ async def description(request: Request) -> Response:
 @router.get("/healthz", **_ALIVE)
 async def alive(request: Request) -> StatusOut:
     """The process and its model's thread answer; if they do not, only a restart helps."""
-    runtime = resources(request).runtime
+    held: Resources = request.state.resources
+    runtime = held.runtime
     if runtime.stuck:
         raise NotReady(runtime.failed or "")
     return StatusOut(status="ok")
@@ -209,7 +211,7 @@ def _ready(request: Request) -> Serving | None:
     """Return what is served; None: the server has no store, and its other models are loaded."""
     if request.app.state.draining:
         raise Draining
-    held = resources(request)
+    held: Resources = request.state.resources
     asked = request.app.state.pools.values() if held.pool == "" else [held]
     missing = [(one, one.live.reason()) for one in asked if one.has_pool and one.live.current is None]
     if missing:
@@ -256,7 +258,7 @@ async def protocol_ready(request: Request) -> ReadyOut:
 @router.get("/info", response_model=InfoOut, response_model_exclude_unset=True, responses=fails(), dependencies=[RANK])
 async def info(request: Request) -> dict[str, Any]:
     """What this server is, what it serves, its bounds, and what TEI's clients look for."""
-    held = resources(request)
+    held: Resources = request.state.resources
     serving, scorer, settings = held.live.current, held.runtime.scorer, held.settings
     classifier = held.runtime.classifier
     has_words = serving is not None and serving.generation.words is not None
@@ -299,5 +301,6 @@ def _loaded(model: LateScorer | PairScorer, name: str, counts_words: bool, late:
 @router.get("/metrics", include_in_schema=False, dependencies=[METRICS])
 async def metrics(request: Request) -> Response:
     """Everything counted, for Prometheus."""
-    rendered = await asyncio.to_thread(resources(request).metrics.render)
+    held: Resources = request.state.resources
+    rendered = await asyncio.to_thread(held.metrics.render)
     return Response(rendered, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -16,20 +16,13 @@ NO_FAULT: Final = frozenset({"overloaded", "shortage", "unknown-candidates"})
 
 @dataclass(eq=False)
 class Canary:
-    """A generation on trial, in this process. Any thread may use it; rankings are counted on one.
-
-    Attributes:
-        fresh_at: when it last had all updates, on the monotonic clock; None: not yet.
-        asked: answers asked of it for its share.
-        replaced: those of them that the live generation gave, for what is its fault.
-        withdrawn: why it is asked no more; None: it is.
-    """
+    """A generation on trial, in this process. Any thread may use it; rankings are counted on one."""
 
     trial: Trial
-    fresh_at: float | None = None
-    asked: int = 0
-    replaced: int = 0
-    withdrawn: str | None = None
+    fresh_at: float | None = None  # when it last had all updates, on the monotonic clock; None: not yet
+    asked: int = 0  # answers asked of it for its share
+    replaced: int = 0  # those of them that the live generation gave, for what is its fault
+    withdrawn: str | None = None  # why it is asked no more; None: it is
     _in_a_row: int = 0
     _last: str = ""
 

@@ -27,17 +27,11 @@ _GROUP = "group"  # a field of a line that names its slice
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """A set to judge by.
+    """A set to judge by."""
 
-    Attributes:
-        listed: with candidates, drawn from the file's replies if no example lists any.
-        groups: number of each one's conversation, (examples,).
-        slices: name of each one's slice: its `group`, or how long its context is if no line has a group.
-    """
-
-    listed: Sequence[Dialogue]
-    groups: NDArray[np.int64]
-    slices: Sequence[str]
+    listed: Sequence[Dialogue]  # with candidates, drawn from the file's replies if no example lists any
+    groups: NDArray[np.int64]  # number of each one's conversation, (examples,)
+    slices: Sequence[str]  # name of each one's slice: its `group`, or how long its context is if no line has a group
 
     @classmethod
     def read(cls, path: Path) -> "Examples | None":

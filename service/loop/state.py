@@ -64,27 +64,17 @@ class StageDone:
 
 @dataclass(slots=True)
 class Run:
-    """A run.
+    """A run."""
 
-    Attributes:
-        id: of the form of generations' ids, which says when it began.
-        live: the generation that was active then, or what a compaction has made of it; it is to be replaced.
-        fingerprint: of its model.
-        stages: those that were done, by name, in their order.
-        steps: of the canary and of the watch, by name: since when (seconds since the epoch) the trial has which share.
-        waits: what the canary or the watch has seen so far.
-        verdict: how the run has ended; None: it has not.
-        why: in a clause.
-    """
-
-    id: str
-    live: str
-    fingerprint: str
-    stages: dict[str, StageDone] = field(default_factory=dict)
+    id: str  # of the form of generations' ids, which says when it began
+    live: str  # the generation that was active then, or what a compaction has made of it; it is to be replaced
+    fingerprint: str  # of its model
+    stages: dict[str, StageDone] = field(default_factory=dict)  # those that were done, by name, in their order
+    # Of the canary and of the watch, by name: since when (seconds since the epoch) the trial has which share.
     steps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    waits: str = ""
-    verdict: str | None = None
-    why: str = ""
+    waits: str = ""  # what the canary or the watch has seen so far
+    verdict: str | None = None  # how the run has ended; None: it has not
+    why: str = ""  # in a clause
 
     @property
     def new(self) -> str | None:

@@ -55,16 +55,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two models over a set of examples.
+    """Two models over a set of examples."""
 
-    Attributes:
-        conversations: how many the set holds.
-        figures: by name, those of FIGURES.
-        lost: by the names of slices that have lost SLICE_MARGIN, and more than chance explains: how much.
-    """
-
-    conversations: int
-    figures: Mapping[str, Difference]
+    conversations: int  # how many the set holds
+    figures: Mapping[str, Difference]  # by name, those of FIGURES
+    # By the names of slices that have lost SLICE_MARGIN, and more than chance explains: how much.
     lost: Mapping[str, float]
 
 

@@ -22,30 +22,26 @@ MOST_EXACT_TOKENS = 16_384
 _SAMPLE = 1000
 
 
-def ranking_tokens(request: RankRequest, scorer: PairScorer | None) -> int:
+def ranking_tokens(request: RankRequest, ranker: LateScorer, pool: int, scorer: PairScorer | None) -> int:
     """Estimate a ranking, without the candidates that came as texts: the vectors of some are known.
 
-    scorer: of its best candidates; None: of none.
+    pool: how many candidates that has. scorer: of the best candidates; None: of none.
     """
     context, count = _context_tokens(request.conversation), request.top_n or 0
     read = 0 if scorer is None else context * _readings(scorer, count) + count * TOKENS_A_CANDIDATE
-    return TOKENS_A_REQUEST + context + read
+    return search_tokens(request, ranker, pool) + context + read
 
 
-def round_tokens(ranker: LateScorer, request: RankRequest, pool: int) -> int:
-    """Estimate one more search of the pool for a request that was let in: the context is encoded."""
-    return TOKENS_A_REQUEST + late_tokens(ranker, request, pool)
-
-
-def late_tokens(ranker: LateScorer, request: RankRequest, pool: int) -> int:
-    """Estimate the second stage, if the model has one; the generation has so many candidates."""
+def search_tokens(request: RankRequest, ranker: LateScorer, pool: int) -> int:
+    """Estimate a search by an encoded context, with the second stage if the model has one."""
     if ranker.late_rows is None:
-        return 0
+        return TOKENS_A_REQUEST
     if request.candidates is not None:
         count = len(request.candidates)
     else:
         count = pool if request.exact else min(pool, max(request.retrieve_k, request.depth))
-    return math.ceil(count * _sample_tokens(ranker, request.conversation) / _SAMPLE)
+    late = math.ceil(count * _sample_tokens(ranker, request.conversation) / _SAMPLE)
+    return TOKENS_A_REQUEST + late
 
 
 def most_exact(ranker: LateScorer, conversation: Conversation) -> int:

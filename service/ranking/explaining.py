@@ -40,57 +40,37 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPair:
-    """What a cross-encoder says of a candidate.
+    """What a cross-encoder says of a candidate."""
 
-    Attributes:
-        score: as it would place it.
-        base: the part of the Poly-encoder in a residual one; None: there is none.
-        units: the parts of the context that were left out, one at a time.
-        drops: what the score loses without each of them, (U,). Words count as they did.
-        terms: what words add; None: they do not count.
-    """
-
-    score: float
-    base: float | None
-    units: list[Unit]
-    drops: Scores
-    terms: list[Term] | None
+    score: float  # as it would place it
+    base: float | None  # the part of the Poly-encoder in a residual one; None: there is none
+    units: list[Unit]  # the parts of the context that were left out, one at a time
+    drops: Scores  # what the score loses without each of them, (U,). Words count as they did.
+    terms: list[Term] | None  # what words add; None: they do not count
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCandidate:
-    """What the score of a candidate consists of.
-
-    Attributes:
-        explanation: of the score by vectors, before the late weight.
-        reply: its K tokens; empty: they are not told.
-        terms: what words add; None: they do not count.
-        occlusion: what the score loses without each of the context's T tokens, (T,), NaN for those that stand for no
-            characters; None: it was not asked for.
-        pair: what the cross-encoder says; None: it was not asked.
-    """
+    """What the score of a candidate consists of."""
 
     place: RankedCandidate
-    explanation: Explanation
-    reply: list[PlacedToken]
-    terms: list[Term] | None
+    explanation: Explanation  # of the score by vectors, before the late weight
+    reply: list[PlacedToken]  # its K tokens; empty: they are not told
+    terms: list[Term] | None  # what words add; None: they do not count
+    # What the score loses without each of the context's T tokens, (T,), NaN for those that stand for no characters;
+    # None: it was not asked for.
     occlusion: Scores | None = None
-    pair: ExplainedPair | None = None
+    pair: ExplainedPair | None = None  # what the cross-encoder says; None: it was not asked
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """An explanation, its candidates in the order sent.
-
-    Attributes:
-        unexplained: what is left out, and why.
-        late_weight: of the score by vectors beside words.
-    """
+    """An explanation, its candidates in the order sent."""
 
     tokens: list[PlacedToken]
     candidates: list[ExplainedCandidate]
-    unexplained: dict[str, str]
-    late_weight: float
+    unexplained: dict[str, str]  # what is left out, and why
+    late_weight: float  # of the score by vectors beside words
     missing_ids: list[str]
     truncation: Truncation
     seconds: dict[str, float] = field(default_factory=dict)
@@ -112,10 +92,11 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
     scorer = None if request.cross is None else runtime.required_scorer()
     journey = await _with_explainers(runtime, [serving.ranker, scorer], journey)
     texts = await given.look_up(runtime, serving, ranking, journey)
-    late = costs.late_tokens(serving.ranker, ranking, serving.snapshot.count)
-    tokens = costs.ranking_tokens(ranking, scorer) + costs.text_tokens(texts.new_texts) + late
+    tokens = costs.ranking_tokens(ranking, serving.ranker, serving.snapshot.count, scorer) + costs.text_tokens(
+        texts.new_texts
+    )
     tokens += costs.explaining_tokens(request)
-    async with runtime.admitted(journey, tokens), runtime.turn_to_explain(journey):
+    async with runtime.admitted(journey, tokens), journey.holding(runtime.explains):
         gathered = await given.gather(runtime, serving, ranking, texts, journey)
         if lost := gathered.sent.stored.lost:
             raise serving.shards_missing(lost)
@@ -164,7 +145,7 @@ async def _explained(
     if words is not None:
         words = replace(words, evidence=words.evidence.sharing(ranked.turns_share))
     tell = partial(_terms, words, request, [place.text for place in places])
-    terms = await runtime.measured("score", tell, journey)
+    terms = await runtime.candidates.run(tell, journey, "score")
     candidates = [
         ExplainedCandidate(place, explanation, reply, own, None if read.occlusion is None else read.occlusion[:, at])
         for at, (place, explanation, reply, own) in enumerate(
@@ -201,7 +182,7 @@ async def _read(
             for at, (of_reply, own) in enumerate(zip(reply_sums, reply_ids, strict=True))
         ]
 
-    explanations = await runtime.measured("score", tell, journey)
+    explanations = await runtime.candidates.run(tell, journey, "score")
     tokens = explainer.context_tokens(placed)
     return _Read(
         tokens,
@@ -264,7 +245,7 @@ async def _with_pairs(
     rows = await forwards.explain(explainer.scores, occluded, lengths, journey, "rerank")
     found = np.array(rows).reshape(len(texts), 1 + len(parts), 2)
     weight = 1.0 if counted is None else counted.evidence.late_weight
-    terms = await runtime.measured("rerank", partial(_terms, counted, request, texts), journey)
+    terms = await runtime.candidates.run(partial(_terms, counted, request, texts), journey, "rerank")
     read = [
         ExplainedPair(
             float(score),

@@ -127,28 +127,18 @@ async def look_up(runtime: Runtime, serving: Serving, request: RankRequest, jour
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sent:
-    """The candidates that were sent and are known, and what is stored of them.
+    """The candidates that were sent and are known, and what is stored of them."""
 
-    Attributes:
-        known: each with its position in the request.
-        rows: of those that came by their ids alone and are there, by id, counted from 0.
-        made: what the model makes of all, in their order; without rows for a second stage if some are not to be had.
-        longest: a length that no stored vector exceeds; None: it is not known.
-        additions: what words add; None: nothing.
-        turns_share: how much of their weights the words of the turns kept.
-        missing: ids that the generation does not hold.
-        stored: what is stored of those that came by their ids alone.
-    """
-
-    known: list[tuple[int, Given]]
-    rows: dict[str, int]
+    known: list[tuple[int, Given]]  # each with its position in the request
+    rows: dict[str, int]  # of those that came by their ids alone and are there, by id, counted from 0
+    # What the model makes of all, in their order; without rows for a second stage if some are not to be had.
     made: Representations
-    longest: float | None
-    additions: Additions | None
-    turns_share: float
-    missing: list[str]
+    longest: float | None  # a length that no stored vector exceeds; None: it is not known
+    additions: Additions | None  # what words add; None: nothing
+    turns_share: float  # how much of their weights the words of the turns kept
+    missing: list[str]  # ids that the generation does not hold
     cache_available: bool
-    stored: Stock
+    stored: Stock  # what is stored of those that came by their ids alone
 
     def take(self, positions: NDArray[np.int64]) -> tuple[Representations, bool]:
         """Return what is stored of some, and that the caches answered, of which `cache_available` tells."""
@@ -210,9 +200,9 @@ async def _read_words(
     words = serving.generation.words
     if words is None or not texts:
         return None
-    there = await runtime.measured("fetch", partial(stored.candidates, stored.every), journey)
+    there = await runtime.candidates.run(partial(stored.candidates, stored.every), journey, "fetch")
     steps = list_words(words, request.conversation, [*texts, *(each.text for each in there)])
-    return await runtime.in_steps(steps, "score", journey)
+    return await runtime.candidates.run_steps(steps, "score", journey)
 
 
 def _sent(
@@ -268,7 +258,8 @@ async def place(
         late = await second_stage(runtime, serving.ranker, context, len(sent.known), sent.take, journey)
     order = partial(_placed, request, context.encoding.codes, sent, late.scores, journey)
     ranked = await runtime.candidates.run(order, journey)
-    ranked = Pool(runtime, serving, journey).with_missing(ranked, sent.stored.lost)
+    if lost := sent.stored.lost:
+        ranked = Pool(runtime, serving, journey).with_missing(ranked, lost)
     if late.degraded:
         ranked = replace(ranked.without(*late.degraded), exact=False)
     return replace(ranked, truncation=gathered.truncation, tokens=gathered.tokens)

@@ -1,10 +1,12 @@
 """A part in this process, searched and read on the threads of the runtime, and a pool that is one such part."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +23,11 @@ from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.model.representations import Representations
 from polyrank.model.search.scan import faster
 from polyrank.service.live.serving import Opener, Searchable
-from polyrank.service.ranking.parts import EncodeContext, Facts, Hits, PoolQuery, PoolSnapshot, Serving, Stock, Wanted
-from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, pool_words, read_words, scored
+from polyrank.service.ranking.parts import EncodeContext, Facts, PoolSnapshot, Serving, Stock, Wanted
+from polyrank.service.ranking.retrieval import PoolSearch, SearchBatch, part_found, pool_words, read_words
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.values import RankRequest
+from polyrank.service.ranking.values import Hits, PoolQuery
+from polyrank.service.scheduling.scheduler import Work
 from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
@@ -32,7 +35,9 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LocalPart(Searchable):
-    """See `Part`."""
+    """A part in this process, at a revision."""
+
+    is_here: ClassVar[bool] = True
 
     @property
     def slots(self) -> Slots:
@@ -44,11 +49,6 @@ class LocalPart(Searchable):
         """How many candidates there are."""
         snapshot = self.snapshot
         return Counts(snapshot.count, len(snapshot.added), len(snapshot.removed))
-
-    @property
-    def is_here(self) -> bool:
-        """It is."""
-        return True
 
     @property
     def has_matrix(self) -> bool:
@@ -70,22 +70,37 @@ class LocalPart(Searchable):
         return self.snapshot.stored_texts(texts)
 
     async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Hits:
-        """Read fields and words while the context is encoded, then search."""
-        request = query.request
+        """Read fields and words while the context is encoded, then search on the search thread."""
+        request, counts_words = query.request, self.snapshot.generation.words is not None
         if request.filter is not None:  # part by part, and not on the search thread
-            await runtime.in_steps(self.snapshot.reading(request.filter), "retrieve", journey)
-        counts_words = self.generation.words is not None
-        async with runtime.room_for_words(counts_words, journey):
+            await runtime.candidates.run_steps(self.snapshot.reading(request.filter), "retrieve", journey)
+        async with journey.holding(runtime.words) if counts_words else nullcontext():
+            words = None
             if counts_words:
-                read = partial(runtime.measured, "retrieve", partial(read_words, self, request))
+                read = partial(runtime.candidates.run, partial(read_words, self, request), stage="retrieve")
                 context, words = await journey.side_by_side(encode, read)
             else:
-                context, words = await encode(journey), None
+                context = await encode(journey)
             affordable, before = runtime.retrieval.affordable(self, request, journey), journey.seconds["retrieve"]
-            search = PoolSearch(self, query.deepened(affordable), context.encoding.codes, journey, words)
-            sends = query.with_candidates and query.most_exact is None
-            found = await runtime.search(search, partial(part_found, with_candidates=sends))
-        return learnt(runtime.retrieval, affordable, found, request, journey.seconds["retrieve"] - before)
+            search = PoolSearch(
+                part=self,
+                request=query.deepened(affordable),
+                codes=context.encoding.codes,
+                journey=journey,
+                read=words,
+                with_candidates=query.with_candidates and query.most_exact is None,
+            )
+            batch = SearchBatch(self.snapshot.generation if search.shares else search, runtime.settings.threads)
+            work = Work(batch, [search], [1])
+            with journey.queued():  # also while others of the batch are done; its stages are not
+                try:
+                    [found] = (await runtime.searches.run("search", work, math.inf)).outputs
+                except BaseException:
+                    journey.seconds["retrieve"] += work.had
+                    raise
+            if not self.vectors.are_here:  # fetching vectors from Redis would hold the search thread up
+                found = await runtime.candidates.run(partial(part_found, search, found), journey)
+        return runtime.retrieval.learnt(affordable, found, request, journey.seconds["retrieve"] - before)
 
     async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
         """See `Part.read`."""
@@ -93,7 +108,7 @@ class LocalPart(Searchable):
         if wanted.rows is not None:
             return work()
         counts_words = wanted.conversation is not None and self.generation.words is not None
-        async with runtime.room_for_words(counts_words, journey):
+        async with journey.holding(runtime.words) if counts_words else nullcontext():
             return await runtime.candidates.run(work, journey)
 
     async def page(
@@ -101,40 +116,12 @@ class LocalPart(Searchable):
     ) -> Page:
         """See `Part.page`."""
         async with journey.in_time():
-            return await runtime.in_steps(page(self.snapshot, first, limit, filter_), "fetch", journey)
+            return await runtime.candidates.run_steps(page(self.snapshot, first, limit, filter_), "fetch", journey)
 
     async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> Looked:
         """See `Part.looked`."""
         async with journey.in_time():
-            return await runtime.in_steps(looking(self.snapshot, filter_), "fetch", journey)
-
-
-def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> Hits:
-    """Score the rows that were found in a part, unless a scan has, and fetch the best if that is asked for."""
-    (rows, scores), cache_available = scored(search, among)
-    part, candidates = search.serving, None
-    if with_candidates:
-        with search.journey.timed("fetch"):
-            candidates = part.snapshot.candidates(rows)
-    return Hits(
-        order=part.snapshot.order(rows),
-        rows=rows,
-        scores=scores,
-        lexical=None if search.words is None else search.words.of(rows),
-        looked_at=among.looked_at,
-        bound=among.bound,
-        plan=among.plan,
-        candidates=candidates,
-        cache_available=cache_available,
-    )
-
-
-def learnt(budget: RetrievalBudget, affordable: RankRequest, found: Hits, asked: RankRequest, seconds: float) -> Hits:
-    """Let a budget learn what a search has taken, and say in what was found whether it was for fewer candidates."""
-    if found.plan not in ("index", "selector"):
-        return found
-    budget.learn(affordable, seconds)
-    return replace(found, reduced=affordable.retrieve_k < asked.retrieve_k)
+            return await runtime.candidates.run_steps(looking(self.snapshot, filter_), "fetch", journey)
 
 
 def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:

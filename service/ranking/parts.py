@@ -7,7 +7,6 @@ update in one part and not in another.
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,21 +16,19 @@ from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import Slots, slots_of
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.generation.words import Words
-from polyrank.index_builder.index.retrieval import CERTIFICATE_MARGIN
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.membership import Counts
 from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import Update, UpdateLog
-from polyrank.model.representations import Additions, Representations
+from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.vector_cache import TextCache
 from polyrank.service.errors import ShardsMissing
 from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import SearchStatus
-from polyrank.service.observe.labels import Plan
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.values import RankRequest
+from polyrank.service.ranking.values import Hits, PoolQuery
 from polyrank.service.scheduling.forwards import CountedContext
 from polyrank.service.scheduling.stages import Journey
 
@@ -42,162 +39,33 @@ EncodeContext = Callable[[Journey], Coroutine[Any, Any, CountedContext]]
 Gather = Callable[[NDArray[np.int64]], tuple[Representations, bool]]
 
 
-# Of parts that were searched in different ways the answer names the one that is least sure to find all.
-_BY_CARE: tuple[Plan, ...] = ("scan", "matches", "selector", "index")
-
-
 class PartMissing(Exception):  # what happened, not what went wrong
     """A part gives no answer in time."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PoolQuery:
-    """What one request looks for in every part.
-
-    Attributes:
-        with_candidates: also give the candidates that are found.
-        most_exact: so many are found for a second stage that shall score every candidate; None: there is no such stage.
-    """
-
-    request: RankRequest
-    with_candidates: bool = False
-    most_exact: int | None = None
-
-    def deepened(self, request: RankRequest) -> RankRequest:
-        """Return the search, perhaps for fewer candidates, that finds what the second stage scores."""
-        if self.most_exact is None:
-            return request
-        return replace(request, top_k=max(self.most_exact if request.exact else request.retrieve_k, request.depth))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hits:
-    """The best candidates of a part for one query, or of several parts.
-
-    Attributes:
-        order: their places in the pool, best first, (n,); equal scores are in this order.
-        rows: in their parts, (n,).
-        scores: (n,).
-        lexical: the parts of the scores by words, (n,); None: they do not count.
-        looked_at: how many candidates were scored or searched to find them.
-        bound: no other candidate of these parts scores more than this; -inf: there is no other.
-        reduced: fewer candidates were retrieved than asked for, because time was short.
-        candidates: at these rows; None: they were not asked for.
-        cache_available: the cache answered for their vectors.
-        parts: the numbers of their parts, (n,); None: of a part alone.
-    """
-
-    order: Rows
-    rows: Rows
-    scores: NDArray[np.float32]
-    lexical: NDArray[np.float32] | None
-    looked_at: int
-    bound: float
-    plan: Plan
-    reduced: bool = False
-    candidates: Sequence[Candidate] | None = None
-    cache_available: bool = True
-    parts: Rows | None = None
-
-    @classmethod
-    def of(cls, found: Mapping[int, "Hits"], k: int) -> "Hits":
-        """Return the best `k` of what parts, at least one, have found, given by their numbers."""
-        every = list(found.values())
-        parts = np.repeat(np.fromiter(found, np.int64, len(found)), [len(each.rows) for each in every])
-        if len(every) == 1:  # in its order already, and not more than was asked for
-            return replace(every[0], parts=parts)
-        lexical = [each.lexical for each in every if each.lexical is not None]
-        candidates = [each.candidates for each in every if each.candidates is not None]
-        whole = Hits(
-            order=np.concatenate([each.order for each in every]),
-            rows=np.concatenate([each.rows for each in every]),
-            scores=np.concatenate([each.scores for each in every]),
-            lexical=np.concatenate(lexical) if len(lexical) == len(every) else None,
-            looked_at=sum(each.looked_at for each in every),
-            bound=max(each.bound for each in every),
-            plan=max((each.plan for each in every), key=_BY_CARE.index),
-            reduced=any(each.reduced for each in every),
-            candidates=list(chain.from_iterable(candidates)) if len(candidates) == len(every) else None,
-            cache_available=all(each.cache_available for each in every),
-            parts=parts,
-        )
-        return whole.take(np.lexsort((whole.order, -whole.scores))[:k])
-
-    @property
-    def is_all(self) -> bool:
-        """Whether no other candidate could be in the answer."""
-        return self.bound == -np.inf and len(self.rows) == self.looked_at
-
-    def is_certain(self, k: int) -> bool:
-        """Whether the k-th score is above everything that was not scored.
-
-        No other candidate's inner product with any code is above the bound.
-
-        Source: docs/explanation/mathematics.md, "Answers from an index".
-        """
-        if self.bound == -np.inf:
-            return True
-        if len(self.scores) < k:
-            return False
-        last = float(self.scores[-1])
-        return last > self.bound + CERTIFICATE_MARGIN * max(1.0, abs(last))
-
-    def take(self, positions: Rows) -> "Hits":
-        """Return those at some positions, in their order."""
-        found = self.candidates
-        return replace(
-            self,
-            order=self.order[positions],
-            rows=self.rows[positions],
-            scores=self.scores[positions],
-            lexical=None if self.lexical is None else self.lexical[positions],
-            candidates=None if found is None else [found[at] for at in positions.tolist()],
-            parts=None if self.parts is None else self.parts[positions],
-        )
-
-    def placed_by(self, late: NDArray[np.float32], late_weight: float) -> "Hits":
-        """Return them in the order of their second stage's scores (n,), with words."""
-        scores = late if self.lexical is None else Additions(late_weight, self.lexical).to(late)
-        return replace(self, scores=scores).take(np.lexsort((self.order, -scores)))
-
-
 class Wanted(NamedTuple):
-    """Which candidates of a part are asked for, and what of them.
+    """Which candidates of a part are asked for, and what of them."""
 
-    Attributes:
-        rows: in the part; None: `ids` or `texts` say which.
-        texts: any candidate that has, or had, each of them.
-        conversation: also return the lexical scores after it.
-    """
-
-    rows: Rows | None = None
+    rows: Rows | None = None  # in the part; None: `ids` or `texts` say which
     ids: Sequence[str] = ()
-    texts: Sequence[str] = ()
+    texts: Sequence[str] = ()  # any candidate that has, or had, each of them
     with_candidates: bool = False
     with_vectors: bool = False
-    conversation: Conversation | None = None
+    conversation: Conversation | None = None  # also return the lexical scores after it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stock:
-    """What is stored of candidates; what is in this process is read when it is asked for, on the threads "candidates".
+    """What is stored of candidates; of what is here, that is read on the threads "candidates" when it is asked for."""
 
-    Attributes:
-        positions: of those that are there, among those asked for, (n,), ascending.
-        words: their lexical scores as in a search, (n,); None: words do not count, or were not asked for.
-        longest: a length that no stored vector exceeds.
-        candidates: returns some of them, counted from 0 to n - 1.
-        vectors: returns what the model made of some.
-        first_vectors: returns the vectors of some, without what a second stage reads.
-        lost: the numbers of the parts that did not answer; what they hold counts as not there.
-    """
-
-    positions: Rows
+    positions: Rows  # of those that are there, among those asked for, (n,), ascending
+    # Their lexical scores as in a search, (n,); None: words do not count, or were not asked for.
     words: NDArray[np.float32] | None
-    longest: float
-    candidates: Callable[[Rows], list[Candidate]]
-    vectors: Gather
-    first_vectors: Gather
+    longest: float  # a length that no stored vector exceeds
+    candidates: Callable[[Rows], list[Candidate]]  # returns some of them, counted from 0 to n - 1
+    vectors: Gather  # returns what the model made of some
+    first_vectors: Gather  # returns the vectors of some, without what a second stage reads
+    # The numbers of the parts that did not answer; what they hold counts as not there.
     lost: frozenset[int] = frozenset()
 
     @property
@@ -255,16 +123,11 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """How many candidates a pool has at a revision, and how many changes led there.
-
-    Attributes:
-        changes: upserts and deletions so far, repeated and ineffective ones too.
-        of_parts: how many candidates each part has.
-    """
+    """How many candidates a pool has at a revision, and how many changes led there."""
 
     revision: int
-    changes: int
-    of_parts: tuple[Counts, ...]
+    changes: int  # upserts and deletions so far, repeated and ineffective ones too
+    of_parts: tuple[Counts, ...]  # how many candidates each part has
 
     @property
     def count(self) -> int:
@@ -284,38 +147,25 @@ class PoolSnapshot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """What a generation says of itself.
-
-    Attributes:
-        manifest: where there are several parts, index and recall are those of the part with the lowest recall.
-        words: how words count, with the statistics of the whole pool; the table is that of the first part.
-    """
+    """What a generation says of itself."""
 
     id: str
-    manifest: Manifest
-    words: Words | None
+    manifest: Manifest  # where there are several parts, index and recall are those of the part with the lowest recall
+    words: Words | None  # how words count, with the statistics of the whole pool; the table is that of the first part
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Serving:
-    """What a request is answered from, from its beginning to its end. It never changes; an update makes a new one.
-
-    Attributes:
-        parts: by their slots, ascending; together they have all of them.
-        ranker: the model that made the vectors.
-        texts: vectors of texts that came with earlier requests; None: every text is encoded.
-        loaded_at: seconds since the epoch.
-        checksum: of the updates in the snapshot; 0: there are none.
-    """
+    """What a request is answered from, from its beginning to its end. It never changes; an update makes a new one."""
 
     generation: Facts
     snapshot: PoolSnapshot
-    parts: tuple[Part, ...]
-    ranker: LateScorer
+    parts: tuple[Part, ...]  # by their slots, ascending; together they have all of them
+    ranker: LateScorer  # the model that made the vectors
     log: UpdateLog
-    texts: TextCache | None
-    loaded_at: float
-    checksum: int = 0
+    texts: TextCache | None  # vectors of texts that came with earlier requests; None: every text is encoded
+    loaded_at: float  # seconds since the epoch
+    checksum: int = 0  # of the updates in the snapshot; 0: there are none
 
     @property
     def search_status(self) -> SearchStatus:

@@ -5,6 +5,7 @@ scores, so the best `k` of the pool are among them. Equal scores are ordered by 
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -25,11 +26,13 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, TooManyForExact
 from polyrank.service.live.serving import nothing_of
 from polyrank.service.observe.labels import Degraded
-from polyrank.service.ranking.costs import most_exact
-from polyrank.service.ranking.parts import EncodeContext, Hits, PartMissing, PoolQuery, Serving, Stock, Wanted
+from polyrank.service.ranking import selection
+from polyrank.service.ranking.costs import most_exact, search_tokens
+from polyrank.service.ranking.parts import PartMissing, Serving, Stock, Wanted
 from polyrank.service.ranking.rescoring import second_stage
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.values import Hits, PoolQuery, Ranked, RankedCandidate, RankRequest
+from polyrank.service.scheduling.forwards import CountedContext
 from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
@@ -41,35 +44,41 @@ _NONE: Rows = np.empty(0, np.int64)
 
 
 class Pool:
-    """A pool, as one request asks its parts."""
+    """A pool, as one request asks its parts; `context`: tokenised, for its searches."""
 
-    def __init__(self, runtime: Runtime, serving: Serving, journey: Journey) -> None:
+    def __init__(self, runtime: Runtime, serving: Serving, journey: Journey, context: Sequence[int] = ()) -> None:
         self._runtime, self._serving, self._journey = runtime, serving, journey
+        self._context = [*context]
+        self._encoded: CountedContext | None = None
+        self._is_here = all(part.is_here for part in serving.parts)
+        self._seconds = 0.0  # that the last search took, with waiting
 
-    async def rank(self, request: RankRequest, encode: EncodeContext) -> Ranked:
+    async def rank(self, request: RankRequest) -> Ranked:
         """Search the parts once, and place what they found by the second stage if the model has one.
 
         Raises:
             DeadlineExceeded: no part answered in time.
             TooManyForExact: every candidate was to be scored by the second stage, and these are too many.
         """
-        best, lost = await self._search(request, encode)
-        ranker, words, degraded = self._serving.ranker, self._serving.generation.words, list[Degraded]()
-        reduced, exact = best.reduced, best.is_all
+        began, depth = time.monotonic(), request.depth
+        ranker, words = self._serving.ranker, self._serving.generation.words
+        best, lost = await self._search(request, depth)
+        reduced, degraded = best.reduced, list[Degraded]()
         if ranker.late_rows is None:
-            exact = best.is_certain(request.depth)
+            exact = best.is_certain(depth)
         else:
+            exact = best.is_all
             if request.exact and not exact:
                 raise TooManyForExact(best.looked_at, most_exact(ranker, request.conversation))
             stock = await self._at_places(best, Wanted(with_vectors=True), self._stage)
             best, lost = self._only(best, stock.positions, lost)
-            context = await encode(self._journey)
+            context = await self._encode(self._journey)
             late = await second_stage(self._runtime, ranker, context, len(best.rows), stock.vectors, self._stage)
             exact, degraded = late.scores is not None and exact and not lost, late.degraded
             if late.scores is not None:
                 best = best.placed_by(late.scores, 1.0 if words is None else words.evidence.late_weight)
-        if len(best.rows) > request.depth:
-            best = best.take(np.arange(request.depth))
+        if len(best.rows) > depth:
+            best = best.take(np.arange(depth))
         if (candidates := best.candidates) is None:
             stock = await self._at_places(best, Wanted(with_candidates=True), self._journey)
             candidates = await self._read_candidates(stock)
@@ -79,30 +88,21 @@ class Pool:
         if reduced:
             degraded = [*degraded, "retrieve_k_reduced"]
         values: Sequence[float | None] = [None] * len(best.order) if best.lexical is None else best.lexical.tolist()
-        found = zip(candidates, best.scores.tolist(), values, best.order.tolist(), strict=True)
+        rows = zip(candidates, best.scores.tolist(), values, best.order.tolist(), strict=True)
         places = [
             RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, lexical=lexical, row=row)
-            for candidate, score, lexical, row in found
+            for candidate, score, lexical, row in rows
         ]
         ranked = Ranked(places=places, exact=exact, looked_at=best.looked_at, plan=best.plan, degraded=degraded)
-        return self.with_missing(ranked, lost)
-
-    def _only(self, best: Hits, positions: Rows, lost: Set[int]) -> tuple[Hits, Set[int]]:
-        """Return those that could be fetched; the parts of the others count as missing from now on."""
-        if len(positions) == len(best.rows) or best.parts is None:
-            return best, lost
-        return best.take(positions), lost | set(np.delete(best.parts, positions).tolist())
-
-    @property
-    def _is_here(self) -> bool:
-        return all(part.is_here for part in self._serving.parts)
+        self._seconds = time.monotonic() - began
+        return self.with_missing(ranked, lost) if lost else ranked
 
     @property
     def _stage(self) -> Journey:
-        """The journey in a stage after which candidates are still fetched."""
+        """The journey in a stage after which candidates are still fetched, unless they are here."""
         return self._journey if self._is_here else self._journey.before_last()
 
-    async def _search(self, request: RankRequest, encode: EncodeContext) -> tuple[Hits, Set[int]]:
+    async def _search(self, request: RankRequest, depth: int) -> tuple[Hits, Set[int]]:
         """Return the best candidates of the parts that answer, and the numbers of the other parts."""
         ranker, parts, words = self._serving.ranker, self._serving.parts, self._serving.generation.words
         late = None if ranker.late_rows is None else most_exact(ranker, request.conversation) if request.exact else 0
@@ -111,29 +111,64 @@ class Pool:
             conversation=request.conversation if words is not None else Conversation(()),  # others need not know it
             candidates=None,
             score_threshold=None,
-            top_k=request.depth,
+            top_k=depth,
             top_n=None,
             grouping=None,
             collapse=False,
             answer_if=None,
         )
-        depth = PoolQuery(asked, most_exact=late).deepened(asked).depth
-        query = PoolQuery(asked, len(parts) * depth <= MOST_SENT_ALONG, late)
+        most = PoolQuery(asked, most_exact=late).deepened(asked).top_k
+        query = PoolQuery(asked, len(parts) * most <= MOST_SENT_ALONG, late)
         if len(parts) > 1:  # so that they need not wait for each other
-            await encode(self._journey)
-        stage = self._journey.before_last()
+            await self._encode(self._journey)
+        stage = self._stage
 
         async def ask(part: int, journey: Journey) -> Hits:
-            return await parts[part].search(self._runtime, query, encode, journey)
+            return await parts[part].search(self._runtime, query, self._encode, journey)
 
         found = await self._of_each(range(len(parts)), ask, self._journey)
         if not found and stage.left <= 0:
             raise DeadlineExceeded("before a shard answered")
-        missing = [part for part in range(len(parts)) if part not in found]
-        share = self._searched(missing)
+        missing = frozenset(range(len(parts))) - frozenset(found)
         if not self._is_here:
-            self._runtime.metrics.searched.observe(share)
-        return Hits.of(found, depth), set(missing)
+            self._runtime.metrics.searched.observe(self._searched(missing))
+        return Hits.of(found, most), missing
+
+    async def filled(self, filling: selection.Filling | selection.Deepening, ranked: Ranked) -> Ranked:
+        """Search until the groups are full, or texts differ; or say that it was not: there is an answer already."""
+        filling.places, before = ranked.places, None
+        ranker, count = self._serving.ranker, self._serving.snapshot.count
+        while True:
+            more = filling.next_search() if filling.is_quick else await asyncio.to_thread(filling.next_search)
+            if more is None:
+                return ranked
+            found, journey = None, self._journey.before_answer()
+            # The same search again is as deep as any, and has not gone beyond what was known.
+            if (
+                more != before
+                and filling.round < selection.MOST_ROUNDS
+                and 2 * self._seconds <= journey.left
+                and self._runtime.admission.searches_again(self._journey, search_tokens(more, ranker, count))
+            ):
+                with suppress(DeadlineExceeded):
+                    async with journey.in_time():
+                        found = await self.rank(more)
+            if found is None or found.lacks_second_stage != ranked.lacks_second_stage:  # scores of two stages
+                return replace(ranked.without(filling.reason), exact=False)
+            filling.add(found.places)
+            before, ranked = more, ranked.joined(found, filling.places)
+
+    async def _encode(self, journey: Journey) -> CountedContext:
+        """Encode the context, once however often this is called."""
+        if self._encoded is None:
+            self._encoded = await self._runtime.forwards.context(self._serving.ranker, self._context, journey)
+        return self._encoded
+
+    def _only(self, best: Hits, positions: Rows, lost: Set[int]) -> tuple[Hits, Set[int]]:
+        """Return those that could be fetched; the parts of the others count as missing from now on."""
+        if len(positions) == len(best.rows) or best.parts is None:
+            return best, lost
+        return best.take(positions), lost | set(np.delete(best.parts, positions).tolist())
 
     def _searched(self, missing: Collection[int]) -> float:
         """Return the share of the candidates that all but the missing parts hold, given by their numbers."""
@@ -144,14 +179,12 @@ class Pool:
 
     def with_missing(self, ranked: Ranked, missing: Collection[int]) -> Ranked:
         """Return a ranking that says which share of the pool was searched; ShardsMissing if that is too little."""
-        if not missing:
-            return ranked
         return replace(ranked.without("shards_missing"), exact=False, searched=self._searched(missing))
 
     async def _read_candidates(self, stock: Stock) -> list[Candidate]:
         """Read all candidates of a stock, beside the event loop if they are not in memory."""
         read = partial(stock.candidates, stock.every)
-        return await self._runtime.measured("fetch", read, self._journey) if self._is_here else read()
+        return await self._runtime.candidates.run(read, self._journey, "fetch") if self._is_here else read()
 
     async def _at_places(self, best: Hits, wanted: Wanted, journey: Journey) -> Stock:
         """Look candidates up by their parts and rows there."""

@@ -51,7 +51,7 @@ async def second_stage(
             for start in range(0, count, AT_ONCE):
                 positions = np.arange(start, min(start + AT_ONCE, count))
                 fetch = partial(_fetched, gather, positions, seen)
-                some, available, alike = await runtime.measured("fetch", fetch, own)
+                some, available, alike = await runtime.candidates.run(fetch, own, "fetch")
                 cached = cached and available
                 if len(some.first):
                     new = positions[alike == positions]
@@ -139,7 +139,7 @@ async def read_pairs(
 
     async def read_words(own: Journey) -> NDArray[np.float32]:
         steps = list_words(counted, conversation, texts, turns_share)
-        return (await runtime.in_steps(steps, "rerank", own)).values
+        return (await runtime.candidates.run_steps(steps, "rerank", own)).values
 
     if scorer.evidence is None or words is None:
         return await read(journey)

@@ -5,22 +5,22 @@ What updates have added is always scanned: it is little, and compaction keeps it
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.index.retrieval import BestByWords, best_by_words, retrieve, with_words
-from polyrank.index_builder.store.snapshot import Snapshot, WordValues
+from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.representations import Additions
 from polyrank.model.search.scan import Query
-from polyrank.model.search.topk import TopK, top_k
+from polyrank.model.search.topk import top_k
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.live.serving import Searchable
 from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.values import RankRequest
+from polyrank.service.ranking.values import Hits, RankRequest
 from polyrank.service.scheduling.admission import Rate
 from polyrank.service.scheduling.stages import SHARE_OF_TIME, Journey
 
@@ -37,101 +37,37 @@ FEWEST = 32
 FIXED = 200
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PoolWords:
-    """The lexical scores of every row of a snapshot.
+class PoolWords(NamedTuple):
+    """What the words of every row add to its score: of the generation's own rows, and of the added ones."""
 
-    Attributes:
-        late_weight: of the scores by vectors beside it.
-        values: of the generation's own rows, and of the added ones.
-    """
-
-    late_weight: float
-    values: WordValues
-
-    @property
-    def own(self) -> Additions:
-        """What is added to the scores of the generation's own rows."""
-        return Additions(self.late_weight, self.values.own)
-
-    @property
-    def added(self) -> Additions:
-        """What is added to the scores of the added rows, counted from 0."""
-        return Additions(self.late_weight, self.values.added)
+    own: Additions
+    added: Additions
 
     def of(self, rows: Rows) -> NDArray[np.float32]:
         """Return the values of rows (n,) of the snapshot, (n,)."""
-        own, added = self.values
+        own, added = self.own.values, self.added.values
         values = np.empty(len(rows), np.float32)
         is_own = rows < len(own)
         values[is_own], values[~is_own] = own[rows[is_own]], added[rows[~is_own] - len(own)]
         return values
 
 
-def pool_words(serving: Searchable, conversation: Conversation) -> PoolWords | None:
+def pool_words(part: Searchable, conversation: Conversation) -> PoolWords | None:
     """Read the lexical score of every row; None where words do not count for the model."""
-    words, values = serving.snapshot.generation.words, serving.snapshot.word_values(conversation)
-    return None if words is None or values is None else PoolWords(words.evidence.late_weight, values)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PoolSearch:
-    """What one request is looking for."""
-
-    serving: Searchable
-    request: RankRequest
-    codes: NDArray[np.float32]  # context vectors (M, D)
-    journey: Journey
-    read: "ReadWords | None" = None  # None: words do not count
-
-    @property
-    def words(self) -> PoolWords | None:
-        """The lexical score of every row; None where words do not count."""
-        return None if self.read is None else self.read.words
-
-    @property
-    def shares(self) -> bool:
-        """Whether it takes less time together with others than one after the other.
-
-        With a filter it does not: each request finds and scores the matching rows for itself.
-        """
-        scan = self.serving.scan
-        return self.request.filter is None and _scans(self.serving, self.request) and scan.status.shares
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Rows of a snapshot among which are the best.
-
-    Attributes:
-        rows: best first where they have scores, else ascending.
-        scores: (len(rows),); None: the rows are still to be scored by their vectors.
-        looked_at: how many rows were scored or searched to find them.
-        bound: no other row scores more than this.
-    """
-
-    rows: Rows
-    scores: NDArray[np.float32] | None
-    looked_at: int
-    bound: float
-    plan: Plan
+    words, values = part.snapshot.generation.words, part.snapshot.word_values(conversation)
+    if words is None or values is None:
+        return None
+    return PoolWords(*(Additions(words.evidence.late_weight, each) for each in values))
 
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """The rows that may be in the answer.
+    """The rows that may be in the answer."""
 
-    Attributes:
-        own: the generation's rows that a filter lets through, ascending; None: all but `dropped`.
-        dropped: the generation's rows that were removed or are excluded, ascending.
-        added: rows added by updates, counted from 0, ascending.
-        count: how many of the generation's rows are allowed.
-    """
-
-    own: Rows | None
-    dropped: Rows
-    added: Rows
-    count: int
+    own: Rows | None  # the generation's rows that a filter lets through, ascending; None: all but `dropped`
+    dropped: Rows  # the generation's rows that were removed or are excluded, ascending
+    added: Rows  # rows added by updates, counted from 0, ascending
+    count: int  # how many of the generation's rows are allowed
 
     def mask(self, size: int) -> NDArray[np.bool_] | None:
         """Return which of the generation's rows are allowed, (N,); None: all."""
@@ -145,37 +81,54 @@ class _Allowed:
         return mask
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReadWords:
-    """What a search needs of words.
-
-    Attributes:
-        words: what they say for every row.
-        allowed: the rows that may be in the answer.
-        best: those of them for which words say most; None: all of them are scored.
-    """
-
-    words: PoolWords
-    allowed: _Allowed
-    best: BestByWords | None
+# What words say for every row, the rows that may be in the answer, and those of them for which words say most; None
+# for the last: all of them are scored.
+Read = tuple[PoolWords, _Allowed, BestByWords | None]
 
 
-def read_words(serving: Searchable, request: RankRequest) -> ReadWords | None:
+def read_words(part: Searchable, request: RankRequest) -> Read | None:
     """Read the lexical score of every row, and choose the best rows by it; None where words do not count.
 
     All of that takes time in proportion to the pool, so it is not for the search thread.
     """
-    words = pool_words(serving, request.conversation)
+    words = pool_words(part, request.conversation)
     if words is None:
         return None
-    allowed, index, best = _allowed(serving.snapshot, request), serving.snapshot.generation.index, None
-    if index is not None and _plan(serving, request, allowed) in ("index", "selector"):
-        best = best_by_words(index, words.own, _limit(request), allowed.mask(index.count))
-    return ReadWords(words, allowed, best)
+    allowed, index, best = _allowed(part.snapshot, request), part.snapshot.generation.index, None
+    if index is not None and _plan(part, request, allowed) in ("index", "selector"):
+        best = best_by_words(index, words.own, max(request.retrieve_k, request.depth), allowed.mask(index.count))
+    return words, allowed, best
 
 
-# Makes the result of a search from what was found for it.
-Finish = Callable[[PoolSearch, "Found"], Any]
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolSearch:
+    """What one request is looking for in a part."""
+
+    part: Searchable
+    request: RankRequest
+    codes: NDArray[np.float32]  # context vectors (M, D)
+    journey: Journey
+    read: Read | None = None  # what was read of words; None: they do not count
+    with_candidates: bool = False  # also give the candidates that are found
+
+    @property
+    def shares(self) -> bool:
+        """Whether it takes less time together with others than one after the other.
+
+        With a filter it does not: each request finds and scores the matching rows for itself.
+        """
+        request, part = self.request, self.part
+        return request.filter is None and (request.exact or part.scans_all) and part.scan.status.shares
+
+
+class Found(NamedTuple):
+    """Rows of a snapshot among which are the best."""
+
+    rows: Rows  # best first where they have scores, else ascending
+    scores: NDArray[np.float32] | None  # (len(rows),); None: the rows are still to be scored by their vectors
+    looked_at: int  # how many rows were scored or searched to find them
+    bound: float  # no other row scores more than this
+    plan: Plan
 
 
 @dataclass(frozen=True)
@@ -185,39 +138,50 @@ class SearchBatch:
     key: Hashable
     threads: int | None = None  # of FAISS; None leaves it to FAISS
 
-    def __call__(self, asked: list[tuple[PoolSearch, Finish]]) -> list[Any]:
-        """Return a result or an error for each; that of finishing a search is its own alone."""
+    def __call__(self, searches: list[PoolSearch]) -> list[Any]:
+        """Return for each what it found, of vectors in Redis as `Found`, or an error that is its own alone."""
         try:
-            found = search([each for each, _ in asked], self.threads)
+            found = search(searches, self.threads)
         except BaseException as error:  # as an executor does, so that no caller waits for ever
             # Of several one is to blame: the others must not fail with it.
-            return [error] if len(asked) == 1 else [result for each in asked for result in self([each])]
-        return [_finished(finish, each, share) for (each, finish), share in zip(asked, found, strict=True)]
-
-
-def _finished(finish: Finish, search: PoolSearch, found: "Found") -> Any:
-    try:
-        return finish(search, found)
-    except BaseException as error:
-        return error
+            return [error] if len(searches) == 1 else [result for each in searches for result in self([each])]
+        results: list[Any] = []
+        for each, rows in zip(searches, found, strict=True):
+            try:
+                results.append(part_found(each, rows) if each.part.vectors.are_here else rows)
+            except BaseException as error:
+                results.append(error)
+        return results
 
 
 def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[Found]:
     """Find the best rows for each search, all of one generation; for one thread at a time.
 
-    The searches that scan share a pass. FAISS uses as many threads as given; None leaves it to FAISS.
+    Those that scan share a pass. FAISS uses as many threads as given; None leaves it to FAISS.
     """
     began = time.perf_counter()
-    asked = [
-        (search, search.read.allowed if search.read else _allowed(search.serving.snapshot, search.request))
-        for search in searches
+    reads: list[tuple[PoolWords | None, _Allowed, BestByWords | None]] = [
+        each.read or (None, _allowed(each.part.snapshot, each.request), None) for each in searches
     ]
-    by_index = [_indexed(search, allowed, threads) for search, allowed in asked]
-    by_scan = _scanned([pair for pair, found in zip(asked, by_index, strict=True) if found is None])
-    found = [_with_added(*pair, found or next(by_scan)) for pair, found in zip(asked, by_index, strict=True)]
-    for search in searches:
-        search.journey.add("retrieve", time.perf_counter() - began)
-    return found
+    found = [_indexed(each, *read, threads) for each, read in zip(searches, reads, strict=True)]
+    scanned = [at for at, rows in enumerate(found) if rows is None]
+    queries = []
+    for at in scanned:
+        each, (words, allowed, _) = searches[at], reads[at]
+        mask = allowed.mask(each.part.snapshot.generation.manifest.count)
+        queries.append(Query(each.codes, each.request.depth, mask, None if words is None else words.own))
+    for at, best in zip(scanned, searches[0].part.scan.top_k(queries) if queries else (), strict=True):
+        allowed = reads[at][1]
+        plan: Plan = "scan" if allowed.own is None else "matches"
+        found[at] = Found(best.rows, best.scores, allowed.count, -np.inf, plan)
+    every = [
+        _with_added(each, words, allowed, rows)
+        for each, (words, allowed, _), rows in zip(searches, reads, found, strict=True)
+        if rows is not None
+    ]
+    for each in searches:
+        each.journey.seconds["retrieve"] += time.perf_counter() - began
+    return every
 
 
 def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
@@ -234,91 +198,84 @@ def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
     return _Allowed(own, snapshot.removed, added, len(own))
 
 
-def _scans(serving: Searchable, request: RankRequest) -> bool:
-    """Whether all rows allowed are scored."""
-    return serving.scans_all or request.exact
-
-
-def _limit(request: RankRequest) -> int:
-    return max(request.retrieve_k, request.depth)
-
-
-def _plan(serving: Searchable, request: RankRequest, allowed: _Allowed) -> Plan:
+def _plan(part: Searchable, request: RankRequest, allowed: _Allowed) -> Plan:
     """Choose the index where it is cheaper than scoring every row allowed, and the answer may be inexact."""
-    scans = _scans(serving, request)
+    scans = request.exact or part.scans_all
     if allowed.own is None:
         return "scan" if scans else "index"
-    few = max(FEW_MATCHES, FEW_OF_ALL * serving.snapshot.generation.manifest.count)
+    few = max(FEW_MATCHES, FEW_OF_ALL * part.snapshot.generation.manifest.count)
     return "matches" if scans or len(allowed.own) <= few else "selector"
 
 
-def _scanned(searches: Sequence[tuple[PoolSearch, _Allowed]]) -> Iterator[Found]:
-    """Find the best rows of the generation for each, in one pass for all."""
-    if not searches:
-        return
-    serving = searches[0][0].serving
-    queries = [
-        Query(
-            search.codes,
-            search.request.depth,
-            allowed.mask(serving.snapshot.generation.manifest.count),
-            None if search.words is None else search.words.own,
-        )
-        for search, allowed in searches
-    ]
-    for best, (_, allowed) in zip(serving.scan.top_k(queries), searches, strict=True):
-        yield Found(best.rows, best.scores, allowed.count, -np.inf, "scan" if allowed.own is None else "matches")
-
-
-def _indexed(search: PoolSearch, allowed: _Allowed, threads: int | None) -> Found | None:
+def _indexed(
+    search: PoolSearch, words: PoolWords | None, allowed: _Allowed, best: BestByWords | None, threads: int | None
+) -> Found | None:
     """Find the union of what the index finds for each context vector; None: all rows allowed must be scored."""
-    index, request, codes = search.serving.snapshot.generation.index, search.request, search.codes
-    plan = _plan(search.serving, request, allowed)
+    index, request, codes = search.part.snapshot.generation.index, search.request, search.codes
+    plan = _plan(search.part, request, allowed)
     if index is None or plan in ("scan", "matches"):
         return None
-    best = None if search.read is None else search.read.best
-    if search.read is not None and best is None:  # a GPU that scanned when words were read has failed since
+    if words is not None and best is None:  # a GPU that scanned when words were read has failed since
         return None
-    limit = _limit(request)
+    depth = request.depth
+    limit = max(request.retrieve_k, depth)
     if allowed.own is None:
-        found = retrieve(index, codes, limit, exclude=allowed.dropped, threads=threads, least=request.depth)
+        found = retrieve(index, codes, limit, exclude=allowed.dropped, threads=threads, least=depth)
     else:
         only = np.zeros(index.count, bool)
         only[allowed.own] = True
-        found = retrieve(index, codes, limit, only=only, threads=threads, least=request.depth)
-    if len(found.rows) < min(request.depth, allowed.count):  # a graph may not lead to so many of those allowed
+        found = retrieve(index, codes, limit, only=only, threads=threads, least=depth)
+    if len(found.rows) < min(depth, allowed.count):  # a graph may not lead to so many of those allowed
         return None
     if best is not None:
         found = with_words(index, found, best, limit)
     return Found(found.rows, None, len(found.rows), found.bound, plan)
 
 
-def _with_added(search: PoolSearch, allowed: _Allowed, found: Found) -> Found:
-    snapshot, depth = search.serving.snapshot, search.request.depth
-    additions = None if search.words is None else search.words.added
-    longest = snapshot.longest_added
-    added = top_k(snapshot.vectors_added, search.codes, depth, allowed.added, longest, additions=additions)
-    rows = np.concatenate([found.rows, snapshot.numbered(added.rows)])
-    looked_at = found.looked_at + len(allowed.added)
+def _with_added(search: PoolSearch, words: PoolWords | None, allowed: _Allowed, found: Found) -> Found:
+    """Scan what updates have added; of what is scored already, keep the best."""
+    rows, scores, snapshot = found.rows, found.scores, search.part.snapshot
+    if len(allowed.added):
+        depth, longest = search.request.depth, snapshot.longest_added
+        additions = None if words is None else words.added
+        added = top_k(snapshot.vectors_added, search.codes, depth, allowed.added, longest, additions=additions)
+        rows = np.concatenate([rows, snapshot.numbered(added.rows)])
+        if scores is not None:
+            scores = np.concatenate([scores, added.scores])
+            best = np.lexsort((rows, -scores))[:depth]
+            rows, scores = rows[best], scores[best]
     # Vectors in Redis are scored as they are now, also where a scan of the copy here has found the best.
-    if found.scores is None or not search.serving.vectors.are_here:
-        return replace(found, rows=np.sort(rows), scores=None, looked_at=looked_at)
-    scores = np.concatenate([found.scores, added.scores])
-    best = np.lexsort((rows, -scores))[:depth]
-    return replace(found, rows=rows[best], scores=scores[best], looked_at=looked_at)
+    if scores is None or not search.part.vectors.are_here:
+        rows, scores = np.sort(rows), None
+    return found._replace(rows=rows, scores=scores, looked_at=found.looked_at + len(allowed.added))
 
 
-def scored(search: PoolSearch, found: Found) -> tuple[TopK, bool]:
-    """Return the best rows, and whether the cache answered for their vectors."""
-    if found.scores is not None:
-        return TopK(found.rows, found.scores), True
-    with search.journey.timed("fetch"):
-        gathered = search.serving.gather(found.rows, search.journey.budget)
-    with search.journey.timed("score"):
-        words, longest = search.words, search.serving.longest
-        additions = None if words is None else Additions(words.late_weight, words.of(found.rows))
-        best = top_k(gathered.vectors, search.codes, search.request.depth, longest=longest, additions=additions)
-    return TopK(found.rows[best.rows], best.scores), gathered.cache_available
+def part_found(search: PoolSearch, found: Found) -> Hits:
+    """Score the rows that were found in a part, unless a scan has, and fetch the best if that is asked for."""
+    part, words, journey = search.part, None if search.read is None else search.read[0], search.journey
+    rows, scores, cache_available = found.rows, found.scores, True
+    if scores is None:
+        with journey.timed("fetch"):
+            vectors, cache_available = part.gather(rows, journey.budget)
+        with journey.timed("score"):
+            additions = None if words is None else replace(words.own, values=words.of(rows))
+            best = top_k(vectors, search.codes, search.request.depth, longest=part.longest, additions=additions)
+            rows, scores = rows[best.rows], best.scores
+    candidates = None
+    if search.with_candidates:
+        with journey.timed("fetch"):
+            candidates = part.snapshot.candidates(rows)
+    return Hits(
+        order=part.snapshot.order(rows),
+        rows=rows,
+        scores=scores,
+        lexical=None if words is None else words.of(rows),
+        looked_at=found.looked_at,
+        bound=found.bound,
+        plan=found.plan,
+        candidates=candidates,
+        cache_available=cache_available,
+    )
 
 
 class RetrievalBudget:
@@ -327,9 +284,9 @@ class RetrievalBudget:
     def __init__(self) -> None:
         self._rate = Rate()
 
-    def affordable(self, serving: Searchable, request: RankRequest, journey: Journey) -> RankRequest:
+    def affordable(self, part: Searchable, request: RankRequest, journey: Journey) -> RankRequest:
         """Return the request with as many candidates to retrieve as there is time for."""
-        if serving.scans_all or request.exact or math.isinf(journey.deadline):
+        if request.exact or math.isinf(journey.deadline) or part.scans_all:
             return request
         seconds = SHARE_OF_TIME * max(0.0, journey.left)
         predicted = self._rate.predict(_units(request))
@@ -339,10 +296,13 @@ class RetrievalBudget:
         units = int(_units(request) * seconds / predicted)
         return replace(request, retrieve_k=min(request.retrieve_k, max(request.depth, FEWEST, units - FIXED)))
 
-    def learn(self, request: RankRequest, seconds: float) -> None:
-        """Take in how long an index was searched."""
-        self._rate.learn(_units(request), seconds)
+    def learnt(self, affordable: RankRequest, found: Hits, asked: RankRequest, seconds: float) -> Hits:
+        """Learn what a search has taken, and say in what was found whether it was for fewer candidates."""
+        if found.plan not in ("index", "selector"):
+            return found
+        self._rate.learn(_units(affordable), seconds)
+        return replace(found, reduced=affordable.retrieve_k < asked.retrieve_k)
 
 
 def _units(request: RankRequest) -> int:
-    return FIXED + _limit(request)
+    return FIXED + max(request.retrieve_k, request.depth)

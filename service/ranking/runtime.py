@@ -11,25 +11,21 @@ Rankings, updates, explanations and embeddings share it.
 """
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.text.reading import Steps, step
 from polyrank.service.errors import NotConfigured
 from polyrank.service.live.models import PairScorer
-from polyrank.service.observe.labels import Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
-from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, SearchBatch
+from polyrank.service.ranking.retrieval import RetrievalBudget
 from polyrank.service.scheduling.admission import Admission
 from polyrank.service.scheduling.forwards import Forwards
-from polyrank.service.scheduling.scheduler import TURN_BATCHES, Scheduler, Work
+from polyrank.service.scheduling.scheduler import TURN_BATCHES, Scheduler
 from polyrank.service.scheduling.stages import Journey, Threads
 
 CANDIDATE_THREADS = 4
@@ -59,6 +55,10 @@ class Runtime:
         scorer: the cross-encoder, warm; None: no request may ask for it.
         classifier: the same of what tells classes.
         retrieval: what there is time to retrieve.
+        searches: the search thread.
+        words: held by those who hold the lexical scores of every row. They do so for a short while: no text that the
+            caller sent is tokenised meanwhile, and no candidate is encoded.
+        explains: held by the one request that is explained.
     """
 
     def __init__(
@@ -75,15 +75,15 @@ class Runtime:
         self._on_trial = self.forwards.set_apart("model-trial")
         self.candidates = Threads("candidates", CANDIDATE_THREADS)
         self.retrieval = RetrievalBudget()
-        self._searches, self._words = Scheduler("search", ["search"], MOST_SCANS), asyncio.Semaphore(MOST_WORDS)
+        self.searches, self.words = Scheduler("search", ["search"], MOST_SCANS), asyncio.Semaphore(MOST_WORDS)
         self._searches_on_trial = Scheduler("search-trial", ["search"], MOST_SCANS)
-        self._explains, self._loads = asyncio.Lock(), asyncio.Lock()
+        self.explains, self._loads = asyncio.Lock(), asyncio.Lock()
 
     def for_trials(self) -> "Runtime":
         """Return the same for what is on trial, which holds up nothing else however slow it is; it needs no closing."""
         own = copy(self)
-        own.forwards, own._searches = self._on_trial, self._searches_on_trial
-        own.retrieval, own._words = RetrievalBudget(), asyncio.Semaphore(MOST_WORDS)
+        own.forwards, own.searches = self._on_trial, self._searches_on_trial
+        own.retrieval, own.words = RetrievalBudget(), asyncio.Semaphore(MOST_WORDS)
         own.admission = own._admission()
         return own
 
@@ -98,73 +98,22 @@ class Runtime:
             async with journey.in_time():
                 yield
 
-    async def search(self, search: PoolSearch, finish: Callable[[PoolSearch, Found], T]) -> T:
-        """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
-        key = search.serving.generation if search.shares else search
-        here = search.serving.vectors.are_here
-        asked = search, finish if here else lambda _, found: found
-        work = Work(SearchBatch(key, self.settings.threads), [asked], [1])
-        with search.journey.queued():  # also while others of the batch are done; its stages are not
-            try:
-                [result] = (await self._searches.run("search", work, math.inf)).outputs
-            except BaseException:
-                search.journey.add("retrieve", work.had)
-                raise
-        return result if here else await self.candidates.run(partial(finish, search, result), search.journey)
-
-    @asynccontextmanager
-    async def room_for_words(self, counts_words: bool, journey: Journey) -> AsyncIterator[None]:
-        """Wait until few others hold the lexical scores of every row, if words count.
-
-        The block must be short: no text that the caller sent is tokenised, and no candidate is encoded in it.
-        """
-        if not counts_words:
-            yield
-            return
-        with journey.queued():
-            await self._words.acquire()
-        try:
-            yield
-        finally:
-            self._words.release()
-
-    @asynccontextmanager
-    async def turn_to_explain(self, journey: Journey) -> AsyncIterator[None]:
-        """Wait until no other request is explained."""
-        with journey.queued():
-            await self._explains.acquire()
-        try:
-            yield
-        finally:
-            self._explains.release()
-
     async def loaded(self, load: Callable[[], T], journey: Journey) -> T:
         """Call a function that takes seconds the first time; others wait for it without a thread."""
         with journey.queued():
             async with self._loads:
                 return await self.candidates.run(load, journey)
 
-    async def measured(self, stage: Stage, work: Callable[[], T], journey: Journey) -> T:
-        """Call a function that is one stage on the threads "candidates"."""
-        return await self.candidates.run(partial(journey.measure, stage, work), journey)
-
-    async def in_steps(self, steps: Steps[T], stage: Stage, journey: Journey) -> T:
-        """Do steps on the threads "candidates", with the work of others between them."""
-        while True:
-            is_done, result = await self.measured(stage, partial(step, steps), journey)
-            if is_done:
-                return cast(T, result)
-
     @property
     def failed(self) -> str | None:
         """Why no answers can be expected at the moment; None: all is well."""
         models = self.forwards.scheduler
-        return self._searches.failed or ("the model's thread does not answer" if models.stuck else models.failed)
+        return self.searches.failed or ("the model's thread does not answer" if models.stuck else models.failed)
 
     @property
     def stuck(self) -> bool:
         """Whether only a restart will help; a search may take long, so only the end of its thread counts."""
-        return self.forwards.scheduler.stuck or self._searches.failed is not None
+        return self.forwards.scheduler.stuck or self.searches.failed is not None
 
     def required_scorer(self) -> PairScorer:
         """Return the cross-encoder; raises NotConfigured where there is none."""
@@ -180,5 +129,5 @@ class Runtime:
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
-        for threads in (self._on_trial, self.forwards, self._searches_on_trial, self._searches, self.candidates):
+        for threads in (self._on_trial, self.forwards, self._searches_on_trial, self.searches, self.candidates):
             threads.close()

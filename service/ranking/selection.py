@@ -13,7 +13,6 @@ answer.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,14 +74,26 @@ class Groups:
 
 def selected(request: RankRequest, places: Iterable[RankedCandidate]) -> list[RankedCandidate]:
     """Return the candidates to answer with, of those ranked by every stage, best first."""
-    places = (place for place in places if _is_high_enough(request, place))
-    if request.collapse:
-        distinct = Distinct()
-        places = (place for place in places if distinct.admit(place.text))
-    if request.grouping is None:
-        return list(islice(places, request.top_k))
-    groups = Groups(request.grouping, request.top_k)
-    return [place for place in places if groups.admit(place.metadata)]
+    distinct = Distinct() if request.collapse else None
+    groups = None if request.grouping is None else Groups(request.grouping, request.top_k)
+    chosen: list[RankedCandidate] = []
+    for place in places:
+        if groups is None and len(chosen) == request.top_k:
+            break
+        if (
+            _is_high_enough(request, place)
+            and (distinct is None or distinct.admit(place.text))
+            and (groups is None or groups.admit(place.metadata))
+        ):
+            chosen.append(place)
+    return chosen
+
+
+def filling(request: RankRequest, found: Sequence[RankedCandidate]) -> "Filling | Deepening | None":
+    """Return what looks for more than a search for `request.depth` candidates has found; None: nothing has to."""
+    if request.grouping is not None:
+        return Filling(request, found)
+    return Deepening(request, found) if request.collapse else None
 
 
 class Filling:
@@ -99,9 +110,11 @@ class Filling:
         places: what was found so far: first what a later stage has placed, then the others, best first.
         round: how many searches there were before the next one.
         reason: what an answer is told that it lacks, if there was no time for all searches.
+        is_quick: the next search is known in a moment.
     """
 
     reason: Degraded = "groups_incomplete"
+    is_quick = True
 
     def __init__(self, request: RankRequest, found: Sequence[RankedCandidate]) -> None:
         """Begin with what a search for `request.depth` candidates has found, best first."""
@@ -168,6 +181,7 @@ class Deepening:
     """
 
     reason: Degraded = "collapse_incomplete"
+    is_quick = False  # texts are compared
 
     def __init__(self, request: RankRequest, found: Sequence[RankedCandidate]) -> None:
         """Begin with what a search for `request.depth` candidates has found, best first."""
@@ -240,13 +254,11 @@ def relevance(scores: NDArray[np.float32], line: Line = AS_IT_IS) -> NDArray[np.
     return np.where(wide >= 0, 1.0, small) / (1.0 + small)
 
 
-def check_calibrated(request: RankRequest, ranker: LateScorer, name: str, scorer: PairScorer | None) -> None:
-    """Raise NotCalibrated where a decision is asked for, and the last stage has scores that say no probability.
+def check_calibrated(ranker: LateScorer, name: str, scorer: PairScorer | None) -> None:
+    """Raise NotCalibrated where the last stage has scores that say no probability.
 
     name: of the ranker, as the generation has it.
     """
-    if request.answer_if is None:
-        return
     if scorer is not None and scorer.calibration is None:
         raise NotCalibrated(f"the reranker {scorer.name}", "start the server with the result")
     if scorer is None and ranker.calibration is None:
@@ -254,29 +266,27 @@ def check_calibrated(request: RankRequest, ranker: LateScorer, name: str, scorer
 
 
 def decided(
-    request: RankRequest,
+    threshold: float,
     ranked: Ranked,
     ranker: LateScorer,
     scorer: PairScorer | None,
     counts_words: bool,
     seen: Mapping[str, int],
-) -> Decision | None:
-    """Say whether the first result is an answer; None: that was not asked.
+) -> Decision:
+    """Say whether the first result is an answer: whether it is right with this probability.
 
     Its probability is by the model that placed it: the cross-encoder, or the generation's own. counts_words: whether
     the generation has words, which the cross-encoder's scores include then. seen: the languages of the pool.
     """
-    if request.answer_if is None:
-        return None
     probability = None
     if ranked.places:
         first = ranked.places[0]
         # The words of the generation's own model always count in its scores.
         model, counts_words = (ranker, True) if first.cross is None else (scorer, counts_words)
         if model is not None and foreign_to(model.languages, seen):
-            return Decision(False, None, request.answer_if, "language")
+            return Decision(False, None, threshold, "language")
         skipped = first.cross is None and ranked.lacks_second_stage  # a score of another kind than the calibrated ones
         if model is not None and model.calibration is not None and not skipped:
             score = np.array([first.placed_by], np.float32)
             probability = float(relevance(score, line_of(model, counts_words))[0])
-    return Decision(probability is not None and probability >= request.answer_if, probability, request.answer_if)
+    return Decision(probability is not None and probability >= threshold, probability, threshold)

@@ -1,14 +1,23 @@
-"""What goes into a ranking and what comes out of it, free of HTTP."""
+"""What goes into a ranking, what the parts of a pool find for it, and what comes out of it; free of HTTP."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.index.retrieval import CERTIFICATE_MARGIN
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.explanation import By
+from polyrank.model.representations import Additions
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.errors import InferenceFailed
 from polyrank.service.observe.labels import Degraded, Plan
+
+Rows = NDArray[np.int64]
 
 _WITHOUT_SECOND_STAGE: frozenset[Degraded] = frozenset({"late_skipped_deadline", "late_failed"})
 
@@ -42,32 +51,21 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRequest:
-    """One ranking to do.
-
-    Attributes:
-        candidates: what to rank; None: retrieve from the generation.
-        top_k: how many to answer with; with groups: how many groups.
-        retrieve_k: how many candidates to score of those that an index finds.
-        exact: score the whole pool.
-        top_n: how many the cross-encoder reads; None: it reads none.
-        filter: conditions on metadata (polyrank.index_builder.generation.filters), checked; None: no filter.
-        score_threshold: answer with none of a lower score, that of the stage which placed it last.
-        grouping: groups to answer with; None: single candidates.
-        collapse: answer with the best of near-equal texts alone; not together with groups.
-        answer_if: the probability from which on the first result is an answer; None: that is not to be decided.
-    """
+    """One ranking to do."""
 
     conversation: Conversation
-    candidates: tuple[Given, ...] | None = None
-    top_k: int = 10
-    retrieve_k: int = 200
-    exact: bool = False
-    top_n: int | None = None
+    candidates: tuple[Given, ...] | None = None  # what to rank; None: retrieve from the generation
+    top_k: int = 10  # how many to answer with; with groups: how many groups
+    retrieve_k: int = 200  # how many candidates to score of those that an index finds
+    exact: bool = False  # score the whole pool
+    top_n: int | None = None  # how many the cross-encoder reads; None: it reads none
+    # Conditions on metadata (polyrank.index_builder.generation.filters), checked; None: no filter.
     filter: Mapping[str, Any] | None = None
     exclude_ids: tuple[str, ...] = ()
-    score_threshold: float | None = None
-    grouping: Grouping | None = None
-    collapse: bool = False
+    score_threshold: float | None = None  # answer with none of a lower score, that of the stage which placed it last
+    grouping: Grouping | None = None  # groups to answer with; None: single candidates
+    collapse: bool = False  # answer with the best of near-equal texts alone; not together with groups
+    # The probability from which on the first result is an answer; None: that is not to be decided.
     answer_if: float | None = None
 
     @property
@@ -79,40 +77,127 @@ class RankRequest:
         return max(self.top_k * most_of_each, self.top_n or 0)
 
 
+# Of parts that were searched in different ways the answer names the one that is least sure to find all.
+_BY_CARE: tuple[Plan, ...] = ("scan", "matches", "selector", "index")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolQuery:
+    """What one request looks for in every part."""
+
+    request: RankRequest
+    with_candidates: bool = False  # also give the candidates that are found
+    # So many are found for a second stage that shall score every candidate; None: there is no such stage.
+    most_exact: int | None = None
+
+    def deepened(self, request: RankRequest) -> RankRequest:
+        """Return the search, perhaps for fewer candidates, that finds what the second stage scores."""
+        if self.most_exact is None:
+            return request
+        return replace(request, top_k=max(self.most_exact if request.exact else request.retrieve_k, request.depth))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hits:
+    """The best candidates of a part for one query, or of several parts."""
+
+    order: Rows  # their places in the pool, best first, (n,); equal scores are in this order
+    rows: Rows  # in their parts, (n,)
+    scores: NDArray[np.float32]  # (n,)
+    lexical: NDArray[np.float32] | None  # the parts of the scores by words, (n,); None: they do not count
+    looked_at: int  # how many candidates were scored or searched to find them
+    bound: float  # no other candidate of these parts scores more than this; -inf: there is no other
+    plan: Plan
+    reduced: bool = False  # fewer candidates were retrieved than asked for, because time was short
+    candidates: Sequence[Candidate] | None = None  # at these rows; None: they were not asked for
+    cache_available: bool = True  # the cache answered for their vectors
+    parts: Rows | None = None  # the numbers of their parts, (n,); None: of a part alone
+
+    @classmethod
+    def of(cls, found: Mapping[int, "Hits"], k: int) -> "Hits":
+        """Return the best `k` of what parts, at least one, have found, given by their numbers."""
+        every = list(found.values())
+        parts = np.repeat(np.fromiter(found, np.int64, len(found)), [len(each.rows) for each in every])
+        if len(every) == 1:  # in its order already, and not more than was asked for
+            return replace(every[0], parts=parts)
+        lexical = [each.lexical for each in every if each.lexical is not None]
+        candidates = [each.candidates for each in every if each.candidates is not None]
+        whole = Hits(
+            order=np.concatenate([each.order for each in every]),
+            rows=np.concatenate([each.rows for each in every]),
+            scores=np.concatenate([each.scores for each in every]),
+            lexical=np.concatenate(lexical) if len(lexical) == len(every) else None,
+            looked_at=sum(each.looked_at for each in every),
+            bound=max(each.bound for each in every),
+            plan=max((each.plan for each in every), key=_BY_CARE.index),
+            reduced=any(each.reduced for each in every),
+            candidates=list(chain.from_iterable(candidates)) if len(candidates) == len(every) else None,
+            cache_available=all(each.cache_available for each in every),
+            parts=parts,
+        )
+        return whole.take(np.lexsort((whole.order, -whole.scores))[:k])
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no other candidate could be in the answer."""
+        return self.bound == -np.inf and len(self.rows) == self.looked_at
+
+    def is_certain(self, k: int) -> bool:
+        """Whether the k-th score is above everything that was not scored.
+
+        No other candidate's inner product with any code is above the bound.
+
+        Source: docs/explanation/mathematics.md, "Answers from an index".
+        """
+        if self.bound == -np.inf:
+            return True
+        if len(self.scores) < k:
+            return False
+        last = float(self.scores[-1])
+        return last > self.bound + CERTIFICATE_MARGIN * max(1.0, abs(last))
+
+    def take(self, positions: Rows) -> "Hits":
+        """Return those at some positions, in their order."""
+        found = self.candidates
+        return replace(
+            self,
+            order=self.order[positions],
+            rows=self.rows[positions],
+            scores=self.scores[positions],
+            lexical=None if self.lexical is None else self.lexical[positions],
+            candidates=None if found is None else [found[at] for at in positions.tolist()],
+            parts=None if self.parts is None else self.parts[positions],
+        )
+
+    def placed_by(self, late: NDArray[np.float32], late_weight: float) -> "Hits":
+        """Return them in the order of their second stage's scores (n,), with words."""
+        scores = late if self.lexical is None else Additions(late_weight, self.lexical).to(late)
+        return replace(self, scores=scores).take(np.lexsort((self.order, -scores)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainRequest:
-    """Scores to take apart.
+    """Scores to take apart."""
 
-    Attributes:
-        ranking: the candidates sent, all of which are answered.
-        occlusion: also tell what the score by vectors loses without each token of the context.
-        cross: the parts of the context without which the cross-encoder is asked as well; None: it is not asked.
-    """
-
-    ranking: RankRequest
-    occlusion: bool = False
+    ranking: RankRequest  # the candidates sent, all of which are answered
+    occlusion: bool = False  # also tell what the score by vectors loses without each token of the context
+    # The parts of the context without which the cross-encoder is asked as well; None: it is not asked.
     cross: By | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidate:
-    """A candidate of a ranking.
-
-    Attributes:
-        score: by the Bi- or Poly-encoder and, where they count, by words.
-        index: position among the candidates sent; None: it was retrieved.
-        lexical: the part of the score by words; None: they do not count for the model.
-        cross: score by the cross-encoder and, if it has evidence, by words; None: that did not read it.
-        row: of the snapshot, or its place in a pool in parts; orders equal scores. -1: it was sent.
-    """
+    """A candidate of a ranking."""
 
     id: str | None
     text: str
-    score: float
+    score: float  # by the Bi- or Poly-encoder and, where they count, by words
     metadata: dict[str, Any] = field(default_factory=dict)
-    index: int | None = None
-    lexical: float | None = None
+    index: int | None = None  # position among the candidates sent; None: it was retrieved
+    lexical: float | None = None  # the part of the score by words; None: they do not count for the model
+    # Score by the cross-encoder and, if it has evidence, by words; None: that did not read it.
     cross: float | None = None
+    # Of the snapshot, or its place in a pool in parts; orders equal scores. -1: it was sent.
     row: int = field(default=-1, compare=False)
 
     @property
@@ -155,34 +240,23 @@ def results_of(places: Sequence[RankedCandidate]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """A ranking, best first. Each stage of a request makes a new one of the one before.
-
-    Attributes:
-        exact: whether every candidate that could be among them was scored.
-        looked_at: how many candidates were scored, or searched by an index, over all searches.
-        missing_ids: ids sent that the generation does not hold.
-        truncation: what the encoders did not see.
-        plan: how candidates were retrieved; None: they were sent.
-        tokens: of the context and the texts sent.
-        turns_share: how much of their weights the words of the turns kept; 1: the candidates are of the pool.
-        searched: the share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
-        notes: why a filter lets nothing through, or that a lexical model had nothing to go by.
-        decision: whether its first result is an answer; None: that was not asked.
-    """
+    """A ranking, best first. Each stage of a request makes a new one of the one before."""
 
     places: list[RankedCandidate]
-    exact: bool
-    looked_at: int
-    missing_ids: list[str] = field(default_factory=list)
+    exact: bool  # whether every candidate that could be among them was scored
+    looked_at: int  # how many candidates were scored, or searched by an index, over all searches
+    missing_ids: list[str] = field(default_factory=list)  # ids sent that the generation does not hold
     degraded: list[Degraded] = field(default_factory=list)
-    truncation: Truncation = field(default_factory=Truncation)
-    plan: Plan | None = None
-    tokens: int = 0
+    truncation: Truncation = field(default_factory=Truncation)  # what the encoders did not see
+    plan: Plan | None = None  # how candidates were retrieved; None: they were sent
+    tokens: int = 0  # of the context and the texts sent
     seconds: dict[str, float] = field(default_factory=dict)
-    turns_share: float = 1.0
+    turns_share: float = 1.0  # how much of their weights the words of the turns kept; 1: the candidates are of the pool
+    # The share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
     searched: float | None = None
+    # Why a filter lets nothing through, or that a lexical model had nothing to go by.
     notes: list[str] = field(default_factory=list)
-    decision: Decision | None = None
+    decision: Decision | None = None  # whether its first result is an answer; None: that was not asked
 
     @property
     def lacks_second_stage(self) -> bool:

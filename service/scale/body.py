@@ -31,9 +31,10 @@ from polyrank.model.text.reading import finish
 from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.serving import Opener, Searchable, SearchStatus
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.local_part import learnt, part_found, read_in
-from polyrank.service.ranking.parts import Hits, Wanted
-from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
+from polyrank.service.ranking.local_part import read_in
+from polyrank.service.ranking.parts import Wanted
+from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget, part_found
+from polyrank.service.ranking.values import Hits
 from polyrank.service.scale.calls import LATE, SHORT, AskedQuery, Holding, PartStored, Reply
 from polyrank.service.scheduling.stages import Journey
 
@@ -189,11 +190,12 @@ class Body:
         for part, each, journey in asked:
             affordable.append(self._budget.affordable(part, each.query.request, journey))
             words = retrieval.read_words(part, affordable[-1])
-            searches.append(PoolSearch(part, each.query.deepened(affordable[-1]), each.codes, journey, words))
+            deepened = each.query.deepened(affordable[-1])
+            searches.append(PoolSearch(part, deepened, each.codes, journey, words, each.query.with_candidates))
         found = retrieval.search(searches, self._threads)
-        for search, (_, each, journey), can, among in zip(searches, asked, affordable, found, strict=True):
-            made = part_found(search, among, each.query.with_candidates)
-            yield learnt(self._budget, can, made, each.query.request, journey.total())
+        for search, (_, each, journey), can, rows in zip(searches, asked, affordable, found, strict=True):
+            made = part_found(search, rows)
+            yield self._budget.learnt(can, made, each.query.request, journey.total())
 
     def stored(self, holding: Holding, revision: int, wanted: Wanted) -> PartStored:
         """Return what is stored of candidates, by their rows, their ids or their texts."""

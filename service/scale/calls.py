@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.representations import Representations
-from polyrank.service.ranking.parts import PoolQuery
+from polyrank.service.ranking.values import PoolQuery
 
 Rows = NDArray[np.int64]
 # Kinds of errors of `Reply` that say nothing of the part that was asked for, and pass.
@@ -30,39 +30,26 @@ class AskedQuery(NamedTuple):
 
 
 class PartStored(NamedTuple):
-    """What a part holds of the candidates asked for.
+    """What a part holds of the candidates asked for."""
 
-    Attributes:
-        positions: of those that are there, among those asked for, (n,), ascending.
-        candidates: empty where only vectors were asked for.
-        made: what is stored of them; of none where that was not asked for.
-        words: their lexical scores, (n,); None: words do not count, or were not asked for.
-        longest: a length that no vector of the part exceeds.
-    """
-
-    positions: Rows
-    candidates: list[Candidate]
-    made: Representations
-    words: NDArray[np.float32] | None
-    longest: float
+    positions: Rows  # of those that are there, among those asked for, (n,), ascending
+    candidates: list[Candidate]  # empty where only vectors were asked for
+    made: Representations  # what is stored of them; of none where that was not asked for
+    words: NDArray[np.float32] | None  # their lexical scores, (n,); None: words do not count, or were not asked for
+    longest: float  # a length that no vector of the part exceeds
 
 
 class Reply(NamedTuple):
     """What a shard answers.
 
     Errors travel as values, so that a transport need not know how to rebuild them.
-
-    Attributes:
-        value: what the method returned; None after an error.
-        error: why there is none; None: there is.
-        kind: "gone": the shard does not hold the part. "behind": the log, as its machine sees it, does not reach
-            the revision asked for. LATE: the time was over before its turn. "damaged": a stored
-            vector gave a score that cannot be. LOST: the shard was not reached. SHORT: its machine lacks something.
-            "refused": any other error. Empty: there was none.
     """
 
-    value: Any = None
-    error: str | None = None
+    value: Any = None  # what the method returned; None after an error
+    error: str | None = None  # why there is none; None: there is
+    # "gone": the shard does not hold the part. "behind": the log, as its machine sees it, does not reach the revision
+    # asked for. LATE: the time was over before its turn. "damaged": a stored vector gave a score that cannot be. LOST:
+    # the shard was not reached. SHORT: its machine lacks something. "refused": any other error. Empty: there was none.
     kind: str = ""
 
 

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,9 @@ from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
 from polyrank.service.live.serving import SearchStatus
-from polyrank.service.ranking.parts import EncodeContext, Hits, PartMissing, PoolQuery, Stock, Wanted
+from polyrank.service.ranking.parts import EncodeContext, PartMissing, Stock, Wanted
 from polyrank.service.ranking.runtime import Runtime
+from polyrank.service.ranking.values import Hits, PoolQuery
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import AskedQuery, Holding, PartStored
 from polyrank.service.scheduling.stages import Journey
@@ -93,7 +94,9 @@ class Calls:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemotePart:
-    """See `Part`; `members`: which candidates are in the part at the latest revision."""
+    """A part that shards hold; `members`: which candidates are in it at the latest revision."""
+
+    is_here: ClassVar[bool] = False
 
     slots: Slots
     status: SearchStatus
@@ -106,11 +109,6 @@ class RemotePart:
     def search_status(self) -> SearchStatus:
         """How shards find candidates."""
         return self.status
-
-    @property
-    def is_here(self) -> bool:
-        """It is not."""
-        return False
 
     @property
     def has_matrix(self) -> bool:

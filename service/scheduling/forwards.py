@@ -218,14 +218,16 @@ class Forwards:
         """Run sequences through a model: their wait is queueing, the rest is the stage."""
         stage = stage or _STAGE_OF[lane]
         scheduler = self.generations if lane in OF_GENERATIONS else self.scheduler
-        began = time.perf_counter()
-        with journey.queued():
-            try:
-                done = await scheduler.run(lane, work, journey.deadline)
-            except BaseException:
-                journey.add(stage, work.had)
-                raise
-            journey.add(stage, time.perf_counter() - began - done.waited)
+        began, ran = time.perf_counter(), 0.0
+        try:
+            done = await scheduler.run(lane, work, journey.deadline)
+            ran = time.perf_counter() - began - done.waited
+        except BaseException:
+            ran = work.had
+            raise
+        finally:
+            journey.seconds[stage] += ran
+            journey.seconds["queue"] += time.perf_counter() - began - ran
         return done.outputs
 
     def close(self) -> None:

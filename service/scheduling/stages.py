@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, cycle
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from polyrank.model.text.reading import Steps, step
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.observe.labels import STAGES, Stage
@@ -121,7 +123,7 @@ class Journey:
         try:
             yield
         finally:
-            self.add(stage, time.perf_counter() - began)
+            self.seconds[stage] += time.perf_counter() - began
 
     @contextmanager
     def queued(self) -> Iterator[None]:
@@ -130,32 +132,26 @@ class Journey:
         try:
             yield
         finally:
-            self.add("queue", time.perf_counter() - began - (self.total() - before))
+            self.seconds["queue"] += time.perf_counter() - began - (self.total() - before)
+
+    @asynccontextmanager
+    async def holding(self, lock: asyncio.Lock | asyncio.Semaphore) -> AsyncIterator[None]:
+        """Hold a lock or a place of a semaphore for the block; the wait for it counts as queueing."""
+        with self.queued():
+            await lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
 
     def measure(self, stage: Stage, work: Callable[[], T]) -> T:
         """Call a function that is one stage."""
         with self.timed(stage):
             return work()
 
-    def add(self, stage: Stage, seconds: float) -> None:
-        """Add to a stage."""
-        self.seconds[stage] += seconds
-
     def total(self) -> float:
         """Sum the seconds of all stages."""
         return sum(self.seconds.values())
-
-
-def once(work: Callable[[Journey], Coroutine[Any, Any, T]]) -> Callable[[Journey], Coroutine[Any, Any, T]]:
-    """Return a stage that is run when it is called first, and gives the same result afterwards."""
-    done: list[T] = []
-
-    async def call(journey: Journey) -> T:
-        if not done:
-            done.append(await work(journey))
-        return done[0]
-
-    return call
 
 
 class Threads:
@@ -164,13 +160,22 @@ class Threads:
     def __init__(self, name: str, count: int, at_start: Callable[[], None] | None = None) -> None:
         self._executor = ThreadPoolExecutor(max_workers=count, thread_name_prefix=name, initializer=at_start)
 
-    async def run(self, work: Callable[[], T], journey: Journey) -> T:
+    async def run(self, work: Callable[[], T], journey: Journey, stage: Stage | None = None) -> T:
         """Run a function; cancelling drops it if it has not begun.
 
-        The function adds its own stages to the journey. All other time until its result is here counts as queueing.
+        All of it is one stage; None: it adds its own stages to the journey. All other time until its result is here
+        counts as queueing.
         """
         with journey.queued():
-            return await asyncio.wrap_future(self.submit(work))
+            done = self.submit(work if stage is None else partial(journey.measure, stage, work))
+            return await asyncio.wrap_future(done)
+
+    async def run_steps(self, steps: Steps[T], stage: Stage, journey: Journey) -> T:
+        """Do steps, with the work of others between them."""
+        while True:
+            is_done, result = await self.run(partial(step, steps), journey, stage)
+            if is_done:
+                return cast(T, result)
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Queue a function."""

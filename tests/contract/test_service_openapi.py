@@ -11,7 +11,7 @@ from service_fakes import load
 from polyrank import __version__
 from polyrank.service.app import create_app
 from polyrank.service.http.compat import rerank, served_models
-from polyrank.service.http.plumbing import described, problems
+from polyrank.service.http.plumbing import openapi, problems
 from polyrank.service.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ KEPT = REPOSITORY / "docs" / "openapi.json"
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return described.describe(create_app(Settings(store=Path("nowhere")), load))
+    return openapi.describe(create_app(Settings(store=Path("nowhere")), load))
 
 
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -34,7 +34,7 @@ def test_the_description_in_the_repository_is_this_one(document: dict[str, Any])
 def test_its_operations_are_known_without_it(document: dict[str, Any]) -> None:
     app = create_app(Settings(store=Path("nowhere")), load)
     listed = [(path, method.upper()) for path, at in document["paths"].items() for method in at]
-    assert sorted(described.operations(app)) == sorted(listed)
+    assert sorted(openapi.operations(app)) == sorted(listed)
 
 
 COMPATIBLE = {

@@ -18,7 +18,7 @@ from polyrank.service import resources
 from polyrank.service.app import create_app
 from polyrank.service.auth import keys
 from polyrank.service.auth.keys import Key
-from polyrank.service.http.plumbing.described import Needs, rules
+from polyrank.service.http.plumbing.access import Needs, rules
 from polyrank.service.settings import Settings
 
 pytestmark = pytest.mark.quick

@@ -318,7 +318,7 @@ def test_a_trial_whose_searches_take_long_holds_up_no_other_request(stage: Stage
     search, entered, ended = retrieval.search, threading.Event(), threading.Event()
 
     def held(searches: list[Any], threads: int | None) -> Any:
-        if searches[0].serving.generation.id == stage.trial:
+        if searches[0].part.generation.id == stage.trial:
             entered.set()
             assert ended.wait(30)
         return search(searches, threads)

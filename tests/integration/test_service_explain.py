@@ -300,7 +300,7 @@ def test_nobody_waits_for_another_explanation_beyond_the_deadline(server: tuple[
     """The other one takes 10 seconds; what explains the scores was loaded before."""
     _, client = server
     explain(client)
-    turn, ended = client.app.state.resources.runtime._explains, threading.Event()
+    turn, ended = client.app.state.resources.runtime.explains, threading.Event()
 
     async def hold() -> None:
         async with turn:

@@ -357,17 +357,14 @@ def test_many_are_scored_part_by_part(serving: Serving, monkeypatch: pytest.Monk
 
 def test_it_is_priced_for_admission(ragged: Serving) -> None:
     def tokens(**fields: Any) -> int:
-        return costs.late_tokens(ragged.ranker, asked(TEXT, **fields), 1000)
+        return costs.search_tokens(asked(TEXT, **fields), ragged.ranker, 1000) - costs.TOKENS_A_REQUEST
 
     assert tokens() == 200 * RAGGED.usual_count // 100
     assert tokens(retrieve_k=5000) == tokens(exact=True) == 1000 * RAGGED.usual_count // 100
     assert tokens(candidates=tuple(Given(None, "x") for _ in range(50))) == 50 * RAGGED.usual_count // 100
-    more = asked(TEXT, top_k=600)
-    late = tokens(retrieve_k=600)
-    assert costs.round_tokens(ragged.ranker, more, 1000) == costs.TOKENS_A_REQUEST + late
+    assert tokens(top_k=600) == tokens(retrieve_k=600)
     ragged.ranker.late_rows = None
     assert tokens() == 0
-    assert costs.round_tokens(ragged.ranker, more, 1000) == costs.TOKENS_A_REQUEST
 
 
 def test_a_generation_without_the_rows_of_its_model_is_refused(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from polyrank.service import resources
 from polyrank.service.app import create_app
 from polyrank.service.auth import keys
 from polyrank.service.auth.keys import Key
-from polyrank.service.http.plumbing.described import operations
+from polyrank.service.http.plumbing.openapi import operations
 from polyrank.service.observe.logs import POOL
 from polyrank.service.settings import Settings
 

@@ -30,7 +30,6 @@ from service_fakes import (
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan import Status
-from polyrank.model.search.topk import TopK
 from polyrank.model.text import reading
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import TEXTS_A_PART, Steps
@@ -45,13 +44,13 @@ from polyrank.service.errors import (
     UnknownCandidates,
 )
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import costs, local_part, retrieval
-from polyrank.service.ranking.parts import Hits, Serving
+from polyrank.service.ranking import costs, retrieval
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.unranked import embed, tokenize
-from polyrank.service.ranking.values import Given, Ranked, RankRequest
+from polyrank.service.ranking.values import Given, Hits, Ranked, RankRequest
 from polyrank.service.scheduling import stages
 from polyrank.service.scheduling.forwards import Embeddings, PairScores
 from polyrank.service.scheduling.scheduler import Work
@@ -254,7 +253,7 @@ def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later
 def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_path: Path, monkeypatch) -> None:
     def slow(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:
         for each in searches:
-            each.journey.add("retrieve", 400.0)  # two seconds a candidate
+            each.journey.seconds["retrieve"] += 400.0  # two seconds a candidate
         return original(searches, threads)
 
     original = retrieval.search
@@ -281,7 +280,7 @@ def test_without_its_search_thread_only_a_restart_helps() -> None:
     runtime = Runtime(RuntimeSettings(), Metrics())
     assert (runtime.failed, runtime.stuck) == (None, False)
     with pytest.raises(InferenceFailed, match="out of luck"):
-        asyncio.run(runtime._searches.run("search", Work(end, [0], [1]), math.inf))
+        asyncio.run(runtime.searches.run("search", Work(end, [0], [1]), math.inf))
     assert runtime.stuck
     assert "the search thread has ended" in (runtime.failed or "")
     runtime.close()
@@ -751,15 +750,15 @@ def test_one_that_cannot_be_scored_has_no_other_scored_again(scanned: Serving, m
     )
     scored: list[int] = []
 
-    def best_found(search: PoolSearch, found: Found) -> tuple[TopK, bool]:
+    def best_found(search: PoolSearch, found: Found) -> Hits:
         [at] = [at for at, each in enumerate(codes) if np.array_equal(each.codes, search.codes)]
         scored.append(at)
         if at == 2:
             raise RuntimeError("its vector is damaged")
         return original(search, found)
 
-    original = retrieval.scored
-    monkeypatch.setattr(local_part, "scored", best_found)
+    original = retrieval.part_found
+    monkeypatch.setattr(retrieval, "part_found", best_found)
     monkeypatch.setattr(Status, "shares", True)
     answers = ranked_together(scanned, [asked(text) for text in texts])
     assert sorted(scored) == [0, 1, 2, 3]

@@ -19,7 +19,7 @@ from starlette.types import Message
 from polyrank.model.errors import RankingError
 from polyrank.service.app import create_app
 from polyrank.service.errors import BodyMalformed, BodyTooLarge
-from polyrank.service.http.plumbing import gzipped
+from polyrank.service.http.plumbing import middleware
 from polyrank.service.http.plumbing.gzipped import FEW_BYTES, LEAST_BYTES, PIECE_BYTES, Unzipped, accepts
 from polyrank.service.settings import Settings
 
@@ -166,7 +166,7 @@ def test_a_body_that_is_flushed_line_by_line_is_no_such_thing(flushed: int) -> N
 
 def test_a_large_answer_is_handed_on_in_pieces(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     plain_headers, plain = large(client, "identity")
-    monkeypatch.setattr(gzipped, "ANSWER_BYTES", 100)
+    monkeypatch.setattr(middleware, "ANSWER_BYTES", 100)
     for accepted in ("identity", "gzip"):
         headers, sent = large(client, accepted)
         body = sent if accepted == "identity" else zlib.decompress(sent, 31)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from polyrank.service.errors import UnknownCandidates
 from polyrank.service.live import serving as live_units
 from polyrank.service.live.serving import Opener
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.local_part import part_found, serve
+from polyrank.service.ranking.local_part import serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 from polyrank.service.scheduling.stages import Journey
@@ -228,10 +229,10 @@ def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
         [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
         exact = replace(request, exact=True)
         read = retrieval.read_words(only_part(serving), exact)
-        searches.append(retrieval.PoolSearch(only_part(serving), exact, codes, Journey(), read))
+        searches.append(retrieval.PoolSearch(only_part(serving), exact, codes, Journey(), read, with_candidates=True))
     found = retrieval.search(searches)
     for search, rows, (serving, request, keep) in zip(searches, found, cases, strict=True):
-        best = part_found(search, rows, with_candidates=True)
+        best = retrieval.part_found(search, rows)
         expected = brute_force(serving, request.conversation.turns[0].text, request.top_k, keep)
         assert [each.id for each in best.candidates] == [each for each, _ in expected]
         assert best.bound == -np.inf
@@ -313,23 +314,29 @@ def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: py
 def test_of_searches_that_are_done_together_each_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[list[int]] = []
 
-    def search(jobs: Sequence[int], _threads: int | None) -> list[int]:
-        done.append(list(jobs))
+    def sought(*jobs: int) -> list[Any]:
+        part = SimpleNamespace(vectors=SimpleNamespace(are_here=True))
+        return [SimpleNamespace(job=job, part=part) for job in jobs]
+
+    def search(searches: Sequence[Any], _threads: int | None) -> list[int]:
+        jobs = [each.job for each in searches]
+        done.append(jobs)
         if 13 in jobs:
             raise ValueError("13")
         return [2 * job for job in jobs]
 
-    def finish(_job: int, share: int) -> int:
+    def finish(_search: Any, share: int) -> int:
         if share == 14:
             raise KeyError("7")
         return share
 
     monkeypatch.setattr(retrieval, "search", search)
+    monkeypatch.setattr(retrieval, "part_found", finish)
     run = retrieval.SearchBatch("a")
-    one, refused, two = run([(job, finish) for job in (1, 13, 2)])  # type: ignore[misc, list-item]
+    one, refused, two = run(sought(1, 13, 2))
     assert (one, type(refused), two) == (2, ValueError, 4)
     assert done == [[1, 13, 2], [1], [13], [2]]
-    one, failed, two = run([(job, finish) for job in (1, 7, 2)])  # type: ignore[misc, list-item]
+    one, failed, two = run(sought(1, 7, 2))
     assert (one, type(failed), two) == (2, KeyError, 4)
     assert done[4:] == [[1, 7, 2]], "what cannot be finished has no other done again"
     assert run == retrieval.SearchBatch("a") != retrieval.SearchBatch("b"), "equal ones share a batch"

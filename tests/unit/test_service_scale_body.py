@@ -22,7 +22,8 @@ from polyrank.model.search.scan import product
 from polyrank.model.search.scan.plain import Status
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.parts import PoolQuery, Wanted
+from polyrank.service.ranking.parts import Wanted
+from polyrank.service.ranking.values import PoolQuery
 from polyrank.service.scale.body import Body
 from polyrank.service.scale.calls import AskedQuery, Holding, Reply
 

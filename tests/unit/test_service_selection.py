@@ -214,18 +214,17 @@ def ranked(*scores: tuple[float, float | None], **fields: object) -> Ranked:
 
 def test_the_threshold_itself_is_enough() -> None:
     found, ranker = ranked((4.0, None), (3.0, None)), CalibratedRanker()
-    assert decided(asked(answer_if=0.5), found, ranker, None, True, {}) == Decision(True, 0.5, 0.5)
+    assert decided(0.5, found, ranker, None, True, {}) == Decision(True, 0.5, 0.5)
     above = float(np.nextafter(0.5, 1))
-    assert decided(asked(answer_if=above), found, ranker, None, True, {}) == Decision(False, 0.5, above)
-    assert decided(asked(), found, ranker, None, True, {}) is None
+    assert decided(above, found, ranker, None, True, {}) == Decision(False, 0.5, above)
 
 
 def test_the_model_that_placed_the_first_result_says_it() -> None:
     read, unread = ranked((9.0, 4.0), (1.0, 2.0)), ranked((6.0, None))
     for words, expected in ((True, 0.5), (False, sigmoid(2.0))):
-        told = decided(asked(answer_if=0.6, top_n=2), read, WordRanker(), CalibratedCross(), words, {})
+        told = decided(0.6, read, WordRanker(), CalibratedCross(), words, {})
         assert told == Decision(expected >= 0.6, pytest.approx(expected, rel=1e-12), 0.6)
-    told = decided(asked(answer_if=0.6, top_n=2), unread, CalibratedRanker(), CalibratedCross(), False, {})
+    told = decided(0.6, unread, CalibratedRanker(), CalibratedCross(), False, {})
     assert told == Decision(True, pytest.approx(sigmoid(1.0), rel=1e-12), 0.6)
 
 
@@ -239,9 +238,7 @@ def test_the_model_that_placed_the_first_result_says_it() -> None:
     ids=["no result", "the reranker was skipped", "the second stage failed"],
 )
 def test_what_is_not_known_is_no_answer(found: Ranked, ranker: WordRanker) -> None:
-    assert decided(asked(answer_if=0.001, top_n=3), found, ranker, CalibratedCross(), True, {}) == (
-        False, None, 0.001, None,
-    )  # fmt: skip
+    assert decided(0.001, found, ranker, CalibratedCross(), True, {}) == (False, None, 0.001, None)
 
 
 def test_the_languages_are_those_of_the_model_that_placed_the_first_result() -> None:
@@ -253,7 +250,7 @@ def test_the_languages_are_those_of_the_model_that_placed_the_first_result() -> 
 
     read, unread, seen = ranked((9.0, 4.0)), ranked((9.0, None)), {"de": 7}
     for found, known in ((read, True), (unread, False)):
-        told = decided(asked(answer_if=0.2, top_n=2), found, English(), German(), True, seen)
+        told = decided(0.2, found, English(), German(), True, seen)
         assert told is not None
         assert (told.answer, told.probability is not None) == (known, known)
         assert told.reason == (None if known else "language")
@@ -261,9 +258,7 @@ def test_the_languages_are_those_of_the_model_that_placed_the_first_result() -> 
 
 def test_a_skipped_second_stage_does_not_matter_to_the_reranker() -> None:
     found = ranked((9.0, 4.0), degraded=["late_failed"])
-    assert decided(asked(answer_if=0.5, top_n=3), found, CalibratedRanker(), CalibratedCross(), True, {}) == (
-        True, 0.5, 0.5, None,
-    )  # fmt: skip
+    assert decided(0.5, found, CalibratedRanker(), CalibratedCross(), True, {}) == (True, 0.5, 0.5, None)
 
 
 def test_the_results_stay_as_they_are(tmp_path: Path) -> None:

@@ -13,11 +13,16 @@ from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
 import pytest
 from service_fakes import running
 
+from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
+from polyrank.service.ranking.local_part import LocalPart
 from polyrank.service.ranking.pool import Pool
+from polyrank.service.ranking.runtime import Runtime
+from polyrank.service.ranking.values import PoolQuery, RankRequest
 from polyrank.service.scheduling import stages
 from polyrank.service.scheduling.stages import OLDEST_EVERY, FairThread, Journey, lower_priority
 
@@ -181,7 +186,7 @@ async def _side_by_side() -> None:
 
 
 async def _parts() -> None:
-    parts = [SimpleNamespace(read=_failing), SimpleNamespace(read=_failing)]
+    parts = [SimpleNamespace(is_here=True, read=_failing) for _ in range(2)]
     await Pool(None, SimpleNamespace(parts=parts), Journey()).texts(["a text"])  # type: ignore[arg-type]
 
 
@@ -219,23 +224,37 @@ def test_what_is_no_stage_counts_as_queueing(monkeypatch: pytest.MonkeyPatch) ->
     assert (journey.seconds["queue"], journey.seconds["score"], journey.total()) == (2.0, 3.0, 5.0)
     others = [journey.beside() for _ in range(2)]
     for seconds, other in enumerate(others, 1):
-        other.add("fetch", seconds)
+        other.seconds["fetch"] += seconds
     journey.add_longest(others)
     assert (journey.seconds["fetch"], journey.total()) == (2.0, 7.0), "the longest of those at the same time"
 
 
-def sought() -> Any:
-    """A search that is done together with others like it, and what it is for is not looked at."""
-    serving = SimpleNamespace(generation="g", vectors=SimpleNamespace(are_here=True))
-    return SimpleNamespace(serving=serving, shares=True, journey=Journey())
+class Built:
+    """A generation, of which only its identity counts."""
+
+    words = None
 
 
-def nothing(*_: object) -> None:
-    """What is made where only times count."""
+BUILT = Built()
+
+
+async def sought(runtime: Runtime, journey: Journey) -> None:
+    """Search a part, together with others that do; of what it finds only times count."""
+    part: Any = SimpleNamespace(
+        snapshot=SimpleNamespace(generation=BUILT),
+        scan=SimpleNamespace(status=SimpleNamespace(shares=True)),
+        scans_all=True,
+        vectors=SimpleNamespace(are_here=True),
+    )
+
+    async def encode(_: Journey) -> Any:
+        return SimpleNamespace(encoding=SimpleNamespace(codes=np.zeros((1, 2), np.float32)))
+
+    await LocalPart.search(part, runtime, PoolQuery(RankRequest(conversation=Conversation(()))), encode, journey)
 
 
 def test_a_search_that_begins_at_once_makes_no_queueing_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, one = threading.Event(), sought()
+    begun, one = threading.Event(), Journey()
 
     def search(searches: Sequence[Any], _threads: int | None) -> list[None]:
         with searches[0].journey.timed("retrieve"):
@@ -245,7 +264,7 @@ def test_a_search_that_begins_at_once_makes_no_queueing_below_zero(monkeypatch: 
 
     async def play() -> None:
         with running() as runtime:
-            changed = runtime._searches._changed
+            changed = runtime.searches._changed
 
             def interrupted() -> None:
                 """The caller goes on only in the middle of the search."""
@@ -257,16 +276,17 @@ def test_a_search_that_begins_at_once_makes_no_queueing_below_zero(monkeypatch: 
 
             with monkeypatch.context() as patched:
                 patched.setattr(changed, "notify", interrupted)
-                await runtime.search(one, nothing)
+                await sought(runtime, one)
 
     monkeypatch.setattr(retrieval, "search", search)
+    monkeypatch.setattr(retrieval, "part_found", lambda *_: SimpleNamespace(plan="scan"))
     asyncio.run(play())
-    assert one.journey.seconds["retrieve"] > 0
-    assert one.journey.seconds["queue"] >= 0
+    assert one.seconds["retrieve"] > 0
+    assert one.seconds["queue"] >= 0
 
 
 def test_waiting_for_the_other_searches_of_a_batch_counts_as_queueing(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, begun, gate, batches = [sought() for _ in range(3)], threading.Event(), threading.Event(), list[int]()
+    own, begun, gate, batches = [Journey() for _ in range(3)], threading.Event(), threading.Event(), list[int]()
 
     def search(searches: Sequence[Any], _threads: int | None) -> list[None]:
         begun.set()
@@ -279,17 +299,18 @@ def test_waiting_for_the_other_searches_of_a_batch_counts_as_queueing(monkeypatc
 
     async def play() -> float:
         with running() as runtime:
-            busy = asyncio.ensure_future(runtime.search(sought(), nothing))
+            busy = asyncio.ensure_future(sought(runtime, Journey()))
             await asyncio.to_thread(begun.wait, 10)
             began = time.perf_counter()
-            waiting = asyncio.gather(*(runtime.search(each, nothing) for each in own))
+            waiting = asyncio.gather(*(sought(runtime, each) for each in own))
             await asyncio.sleep(0)
             gate.set()
             await asyncio.gather(busy, waiting)
             return time.perf_counter() - began
 
     monkeypatch.setattr(retrieval, "search", search)
+    monkeypatch.setattr(retrieval, "part_found", lambda *_: SimpleNamespace(plan="scan"))
     took = asyncio.run(play())
     assert batches == [1, 3]
     for each in own:
-        assert sum(other.journey.seconds["score"] for other in own) <= each.journey.total() <= took
+        assert sum(other.seconds["score"] for other in own) <= each.total() <= took

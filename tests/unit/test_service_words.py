@@ -132,7 +132,7 @@ def test_an_index_that_words_were_not_chosen_for_is_not_searched(serving: Servin
         only_part(serving), replace(request, exact=True)
     )  # as where a GPU scans, and fails afterwards
     assert read is not None
-    assert read.best is None
+    assert read[2] is None
     [found] = retrieval.search([retrieval.PoolSearch(only_part(serving), request, codes, Journey(), read)])
     assert (found.plan, found.bound) == ("scan", -np.inf)
 
@@ -183,7 +183,7 @@ def test_few_requests_at_a_time_hold_what_words_say_for_every_row(serving: Servi
         nonlocal most
         words = pool_words(*given)
         assert words is not None
-        held.append(weakref.ref(words.values.own))
+        held.append(weakref.ref(words.own.values))
         most = max(most, sum(each() is not None for each in held))
         return words
 

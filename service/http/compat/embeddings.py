@@ -17,13 +17,14 @@ from polyrank.service.errors import ModelNotServed, NoTexts
 from polyrank.service.http.compat import cohere, openai, served_models, tei
 from polyrank.service.http.compat.lenient import Cutting, are_queries, check_limit
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, RANK, READS, fails, takes
+from polyrank.service.http.plumbing.access import RANK
 from polyrank.service.http.plumbing.middleware import path_of
+from polyrank.service.http.plumbing.openapi import ASKS, DEADLINE_IN, READS, fails, takes
 from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import unranked
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.resources import Resources, resources
+from polyrank.service.resources import Resources
 from polyrank.service.scheduling.forwards import Embeddings
 
 MAX_TOKENIZED_CHARS = 400_000  # of all texts together: the answer takes some 70 bytes a token
@@ -57,7 +58,7 @@ _MODELS: dict[str, Any] = {"response_model": openai.ModelsOut, "responses": fail
 @router.post("/embeddings", **_OPENAI)
 async def embeddings(request: Request) -> Response:
     """Embed texts as OpenAI's interface does, as candidates unless they are said to be queries."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, openai.EmbeddingsIn)
     served, serving = served_models.embedder(held, body.model, body.strict_model)
     _require_vectors(serving)
@@ -75,7 +76,7 @@ async def embeddings(request: Request) -> Response:
 @router.post("/embed", response_model=tei.EmbedOut, openapi_extra=takes(tei.EmbedIn, DEADLINE_IN), **_TEI)
 async def embed(request: Request) -> Response:
     """Embed texts as TEI does, as candidates unless `prompt_name` is query; Hugging Face's clients call the root."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, tei.EmbedIn)
     serving = _require_vectors(held.live.require())
     texts = _texts(held, "inputs", body.inputs)
@@ -89,7 +90,7 @@ async def embed(request: Request) -> Response:
 @router.post("/v2/embed", **_COHERE)
 async def cohere_embeddings(request: Request) -> Response:
     """Embed texts as Cohere's interface does; `input_type` says whether as candidates or as contexts."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, cohere.CohereEmbedIn)
     _, serving = served_models.embedder(held, body.model, None)
     _require_vectors(serving)
@@ -110,7 +111,7 @@ async def cohere_embeddings(request: Request) -> Response:
 )
 async def similarity(request: Request) -> Response:
     """Compare texts by the cosine of their vectors, as candidates unless `prompt_name` is query."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, tei.SimilarityIn)
     inputs, how = body.inputs, body.parameters or tei.ComparingIn()
     serving = _require_vectors(held.live.require())
@@ -124,7 +125,7 @@ async def similarity(request: Request) -> Response:
 @router.post("/tokenize", response_model=tei.TokenizeOut, openapi_extra=takes(tei.TokenizeIn, DEADLINE_IN), **_TOKENIZE)
 async def tokenize(request: Request) -> Response:
     """Cut texts into the tokens of the model that embeds; nothing is left out where a text is too long for it."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, tei.TokenizeIn)
     texts = _texts(held, "inputs", body.inputs)
     if (length := sum(map(len, texts))) > MAX_TOKENIZED_CHARS:
@@ -153,7 +154,8 @@ def _tokens(ranker: LateScorer, wrapped: bool, text: str) -> bytes:
 async def models(request: Request) -> dict[str, Any]:
     """The models that are served: the first one reranks, those that embed say so."""
     listed: dict[str, dict[str, Any]] = {}  # by name: the setting `served_model_name` gives all the same
-    for model in served_models.every(resources(request)):
+    held: Resources = request.state.resources
+    for model in served_models.every(held):
         created = 0 if model.serving is None else int(model.serving.loaded_at)
         entry = {"id": model.name, "object": "model", "owned_by": "polyrank", "created": created}
         entry["capabilities"] = ["rerank", "embed"] if _embeds(model.serving) else ["rerank"]

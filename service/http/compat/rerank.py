@@ -32,14 +32,15 @@ from polyrank.service.http.compat.reranked import (
 )
 from polyrank.service.http.compat.served_models import ServedModel
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANK, READS, fails, header, takes
+from polyrank.service.http.plumbing.access import RANK
 from polyrank.service.http.plumbing.middleware import path_of
+from polyrank.service.http.plumbing.openapi import DEADLINE_IN, PROBLEM, READS, fails, header, takes
 from polyrank.service.http.plumbing.problems import TOO_MANY_REQUESTS, ProblemAnswer
 from polyrank.service.observe.labels import Account, Degraded
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.selection import AS_IT_IS, Line, line_of
 from polyrank.service.ranking.values import Given, RankRequest
-from polyrank.service.resources import Resources, resources
+from polyrank.service.resources import Resources
 from polyrank.service.scheduling.stages import Journey
 
 Form = Callable[[ProblemAnswer], BaseModel]
@@ -120,7 +121,7 @@ _DESCRIBED: dict[str, Any] = {
 @router.post("/v2/rerank", **_DESCRIBED)
 async def rerank(request: Request) -> Response:
     """Rank documents against a query, as the rerankers of TEI, Cohere, Jina, vLLM, infinity and Voyage do."""
-    held = resources(request)
+    held: Resources = request.state.resources
     named = dialect_of_header(request.headers.get(HEADER))
     journey = bodies.journey(request, held.settings)
     body = await bodies.read(request, CompatRerankIn)

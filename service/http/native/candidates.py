@@ -28,10 +28,11 @@ from polyrank.service.errors import (
     TooManyCandidates,
 )
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import ADMIN, IN_POOL, fails, takes
+from polyrank.service.http.plumbing.access import ADMIN, IN_POOL
+from polyrank.service.http.plumbing.openapi import fails, takes
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.pool import Pool
-from polyrank.service.resources import Resources, resources, writing
+from polyrank.service.resources import Resources, writing
 from polyrank.service.scheduling.stages import Journey
 
 _UPDATES = (NotConfigured, NotReady, Overloaded, StoreBusy, GenerationError, StoreReadOnly, DiskFull)
@@ -55,7 +56,7 @@ router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADM
 )
 async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Response:
     """List candidates, page after page. A page may hold fewer than `limit`, or none: go on until `next` is null."""
-    held = resources(request)
+    held: Resources = request.state.resources
     journey = bodies.journey(request, held.settings)
     serving = await _reached(held, wanted, journey)
     pool, at = Pool(held.runtime, serving, journey), (0, 0)
@@ -77,7 +78,7 @@ async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Respon
 @router.put("", openapi_extra=takes(UpsertIn), responses=fails(TooManyCandidates, *_UPDATES, body=True))
 async def upsert(request: Request) -> UpsertedOut:
     """Add candidates, or put them in the place of those with the same ids; searchable when this returns."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, UpsertIn)
     rows = body.rows
     bodies.check_count(rows, held.settings)
@@ -95,7 +96,7 @@ async def upsert(request: Request) -> UpsertedOut:
 @router.post("/delete", response_model=DeletedOut, openapi_extra=takes(DeleteIn), responses=fails(*_UPDATES, body=True))
 async def delete(request: Request) -> Response:
     """Remove candidates; ids that are not there are listed in `missing_ids`, and are no error."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, DeleteIn)
     ids = await bodies.beside(request, lambda: [*dict.fromkeys(body.ids)], len(body.ids))
     with writing(held):
@@ -113,7 +114,7 @@ async def delete(request: Request) -> Response:
 )
 async def stored(request: Request, candidate_id: str, wanted: Annotated[ReadIn, Query()]) -> dict[str, Any]:
     """Return a candidate by its id. In the path, percent-encode what a URL does not hold."""
-    held = resources(request)
+    held: Resources = request.state.resources
     journey = bodies.journey(request, held.settings)
     serving = await _reached(held, wanted, journey)
     found = await Pool(held.runtime, serving, journey).candidate(candidate_id)

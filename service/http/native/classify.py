@@ -12,10 +12,11 @@ from polyrank.service.api.requests import ClassifyIn
 from polyrank.service.errors import NotConfigured
 from polyrank.service.http.native.rank import checked_conversation, with_unread
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, READS, fails, takes
+from polyrank.service.http.plumbing.access import RANK
+from polyrank.service.http.plumbing.openapi import DEADLINE_IN, READS, fails, takes
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import unranked
-from polyrank.service.resources import resources
+from polyrank.service.resources import Resources
 
 router = APIRouter(tags=["classify"], dependencies=[RANK])
 
@@ -31,7 +32,7 @@ async def classify(request: Request) -> ClassifyOut:
 
     A classifier of pairs needs a conversation. For one of single texts each text is the last turn of it.
     """
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, ClassifyIn)
     journey = bodies.journey(request, held.settings, body.timeout_ms)
     bodies.check_count(body.texts, held.settings)

@@ -20,13 +20,14 @@ from polyrank.service.api.requests import ExplainIn
 from polyrank.service.errors import GenerationMismatch, NotConfigured, NoTrial, ShardsMissing, UnknownCandidates
 from polyrank.service.http.native.rank import checked_candidates, checked_conversation, with_unread
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, READS, fails, takes
+from polyrank.service.http.plumbing.access import RANK
+from polyrank.service.http.plumbing.openapi import DEADLINE_IN, READS, fails, takes
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import explaining
 from polyrank.service.ranking.explaining import Explained, ExplainedCandidate, ExplainedPair, Scores
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import ExplainRequest, RankRequest
-from polyrank.service.resources import Resources, resources
+from polyrank.service.resources import Resources
 from polyrank.service.settings import Settings
 
 router = APIRouter(tags=["rank"], dependencies=[RANK])
@@ -40,7 +41,7 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
 )
 async def explain(request: Request) -> Response:
     """Tell what each token of a conversation, each code, each token of a reply and each word adds to scores."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, ExplainIn)
     journey = bodies.journey(request, held.settings, body.timeout_ms)
     todo = to_request(body, held.settings)

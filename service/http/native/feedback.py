@@ -19,8 +19,9 @@ from polyrank.service.errors import (
 )
 from polyrank.service.feedback.records import Event
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import IN_POOL, RANK, fails, takes
-from polyrank.service.resources import resources, writing
+from polyrank.service.http.plumbing.access import IN_POOL, RANK
+from polyrank.service.http.plumbing.openapi import fails, takes
+from polyrank.service.resources import Resources, writing
 
 router = APIRouter(tags=["feedback"], dependencies=[RANK, IN_POOL])
 
@@ -42,7 +43,7 @@ router = APIRouter(tags=["feedback"], dependencies=[RANK, IN_POOL])
 )
 async def feedback(request: Request) -> FeedbackOut:
     """Record what became of rankings, but for events about what was not shown; they are on the disk when it returns."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, FeedbackIn)
     if held.feedback is None:
         raise NotConfigured("feedback: this server records none; start it with --feedback ids or --feedback texts")

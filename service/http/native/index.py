@@ -32,10 +32,11 @@ from polyrank.service.api.pool_requests import ActivateIn, IndexIn, PoolCandidat
 from polyrank.service.changes.jobs import KEY_PATTERN, Rebuild, checked_key
 from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, NotReady, StoreReadOnly
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import ADMIN, IN_POOL, fails, takes
+from polyrank.service.http.plumbing.access import ADMIN, IN_POOL
 from polyrank.service.http.plumbing.middleware import base_of
+from polyrank.service.http.plumbing.openapi import fails, takes
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.resources import Resources, resources, writing
+from polyrank.service.resources import Resources, writing
 
 router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN, IN_POOL])
 
@@ -65,7 +66,7 @@ async def rebuild(
     request: Request, response: Response, idempotency_key: Annotated[str | None, _KEY_IN] = None
 ) -> dict[str, Any]:
     """Build a new generation and, unless `activate` is false, serve it. One build at a time."""
-    held = resources(request)
+    held: Resources = request.state.resources
     key = checked_key(idempotency_key)
     body = await bodies.read(request, IndexIn)
     sent = body.candidates or ()
@@ -87,7 +88,7 @@ async def rebuild(
 )
 async def compact(request: Request, response: Response) -> dict[str, Any]:
     """Rebuild what is served with its updates, count its words anew, and switch to the result."""
-    held = resources(request)
+    held: Resources = request.state.resources
     serving = held.live.require()
     await _check_compactable(held, serving)
     with writing(held):
@@ -114,13 +115,15 @@ def _started(request: Request, record: JobRecord, response: Response) -> dict[st
 @router.get("/jobs", response_model=JobsOut, responses=fails(InvalidInput))
 async def jobs(request: Request, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> dict[str, Any]:
     """The latest jobs, newest first."""
-    return {"jobs": [_job(request, record) for record in await resources(request).jobs.list(limit)]}
+    held: Resources = request.state.resources
+    return {"jobs": [_job(request, record) for record in await held.jobs.list(limit)]}
 
 
 @router.get("/jobs/{job_id}", response_model=JobOut, responses=fails(JobNotFound))
 async def job(request: Request, response: Response, job_id: str) -> dict[str, Any]:
     """How far a job is, or how it ended."""
-    record = await resources(request).jobs.get(job_id)
+    held: Resources = request.state.resources
+    record = await held.jobs.get(job_id)
     if not record.is_finished:
         response.headers["Retry-After"] = RETRY_AFTER_SECONDS
     return _job(request, record)
@@ -129,7 +132,7 @@ async def job(request: Request, response: Response, job_id: str) -> dict[str, An
 @router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, responses=fails(JobNotFound, *_WRITES))
 async def cancel(request: Request, job_id: str) -> dict[str, Any]:
     """Stop a job and remove what it has built. One that has ended stays as it is; one that publishes goes on."""
-    held = resources(request)
+    held: Resources = request.state.resources
     with writing(held):
         record = await held.jobs.cancel(job_id)
     return _job(request, record)
@@ -140,7 +143,7 @@ async def cancel(request: Request, job_id: str) -> dict[str, Any]:
 )
 async def activate(request: Request) -> dict[str, Any]:
     """Switch to a generation; requests in progress end on the one they began with."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, ActivateIn)
     return await _overview_after(request, partial(held.live.activate, body.generation), held.trials.follow_if_possible)
 
@@ -148,7 +151,7 @@ async def activate(request: Request) -> dict[str, Any]:
 @router.post("/rollback", response_model=IndexOut, responses=fails(*_SWITCHES))
 async def rollback(request: Request) -> dict[str, Any]:
     """Switch back to the generation that was active before."""
-    held = resources(request)
+    held: Resources = request.state.resources
     return await _overview_after(request, held.live.rollback, held.trials.follow_if_possible)
 
 
@@ -160,7 +163,7 @@ async def rollback(request: Request) -> dict[str, Any]:
 )
 async def trial(request: Request) -> dict[str, Any]:
     """Load a generation beside the live one: rankings and explanations may ask for it. Nothing else changes."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, ActivateIn)
     return await _overview_after(request, partial(held.trials.begin, body.generation))
 
@@ -168,12 +171,13 @@ async def trial(request: Request) -> dict[str, Any]:
 @router.post("/trial/end", response_model=IndexOut, responses=fails(*_WRITES))
 async def end_trial(request: Request) -> dict[str, Any]:
     """End the trial, if there is one, and free its memory."""
-    return await _overview_after(request, resources(request).trials.end)
+    held: Resources = request.state.resources
+    return await _overview_after(request, held.trials.end)
 
 
 async def _overview_after(request: Request, *steps: Callable[[], object]) -> dict[str, Any]:
     """Take steps on the thread that switches generations; returns what is served then."""
-    held = resources(request)
+    held: Resources = request.state.resources
     with writing(held):
         for step in steps:
             await asyncio.get_running_loop().run_in_executor(held.loader, step)
@@ -182,7 +186,7 @@ async def _overview_after(request: Request, *steps: Callable[[], object]) -> dic
 
 async def _overview(request: Request) -> dict[str, Any]:
     """Return the fields of an `IndexOut`."""
-    held = resources(request)
+    held: Resources = request.state.resources
     running = await held.jobs.running()
     return {**await asyncio.to_thread(_generations, held), "job": running and _job(request, running)}
 

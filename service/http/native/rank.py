@@ -35,19 +35,21 @@ from polyrank.service.errors import (
     TooManyForExact,
     UnknownCandidates,
 )
-from polyrank.service.http.native.sides import NO_SIDE, Sided, by_share
+from polyrank.service.http.native.sides import NO_SIDE, by_share
 from polyrank.service.http.plumbing import bodies, problems
-from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, READS, ByHand, fails, header, takes
+from polyrank.service.http.plumbing.access import RANK
+from polyrank.service.http.plumbing.bodies import ByHand
+from polyrank.service.http.plumbing.openapi import DEADLINE_IN, READS, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Decision, Given, Grouping, Ranked, RankRequest, results_of
-from polyrank.service.resources import Resources, resources
+from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest, results_of
+from polyrank.service.resources import Resources
 from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
 
 X_CACHE: Final = "X-Cache"
 LETTERS_A_TOKEN: Final = 4
-_NO_TIMINGS: Final = dict.fromkeys((*STAGES, "total"), 0.0)
+_NO_SECONDS: Final[dict[str, float]] = dict.fromkeys(STAGES, 0.0)
 _X_CACHE_OUT: Final = {
     "description": "where answers are kept: whether this one was",
     "schema": {"type": "string", "enum": ["hit", "miss"]},
@@ -84,7 +86,7 @@ router = APIRouter(tags=["rank"], dependencies=[RANK], route_class=ByHand)
 )
 async def rank(request: Request) -> Response:
     """Rank candidates, sent along or retrieved, against a conversation."""
-    held = resources(request)
+    held: Resources = request.state.resources
     body = await bodies.read(request, RankIn)
     journey = bodies.journey(request, held.settings, body.timeout_ms)
     done = await bodies.while_connected(request, answered(request, held, body, journey))
@@ -94,59 +96,46 @@ async def rank(request: Request) -> Response:
 
 
 class Answered(NamedTuple):
-    """An answer of a ranking.
+    """An answer of a ranking."""
 
-    Attributes:
-        answer: a JSON object, without what belongs to one request.
-        cache: whether a cache of answers knew it, `hit` or `miss`; None: it was not asked.
-        sided: on which side of a canary it is.
-        ranking: its id; None: it is not recorded.
-    """
-
-    answer: bytes
-    seconds: Mapping[str, float]
-    cache: str | None
+    answer: bytes  # a JSON object, without what belongs to one request
+    cache: str | None  # whether a cache of answers knew it, `hit` or `miss`; None: it was not asked
     account: Account
-    sided: Sided = NO_SIDE
-    ranking: str | None = None
+    ranking: str | None = None  # its id; None: it is not recorded
 
 
 async def answered(request: Request, held: Resources, body: RankIn, journey: Journey) -> Answered:
     """Rank what a checked body asks for, or take the answer from the cache; record it where the server does."""
-    if held.feedback is None or not body.log:
-        return await _answered(request, held, body, journey)
-    asked = held.feedback.asked(body.conversation, request.state.principal.name)
-    place_of = partial(held.feedback.place_of, asked, request.state.principal.name)
-    done = await _answered(request, held, body, journey, place_of)
-    is_recorded = held.feedback.record(asked, done.answer, body.said(), *done.sided)
-    return done._replace(ranking=asked.ranking) if is_recorded else done
-
-
-async def _answered(
-    request: Request, held: Resources, body: RankIn, journey: Journey, place_of: Callable[[str], float] | None = None
-) -> Answered:
-    """Rank; `place_of` returns that of the conversation in the shares of a trial, None: it is in none."""
     todo = await bodies.beside(request, partial(to_request, body, held.settings), len(body.candidates or ()))
+    feedback, caller, sided = held.feedback if body.log else None, request.state.principal.name, NO_SIDE
+    asked = None if feedback is None else feedback.asked(body.conversation, caller)
     answer = partial(_answer, request, held, body, todo)
     if body.min_revision is not None:
-        return await answer(await held.updating.reached(body.min_revision, journey), journey)
-    serving, sharing = served(held, body.generation), held.trials.sharing
-    if place_of is None or sharing is None or body.expect is not None or "generation" in body.model_fields_set:
-        return await answer(serving, journey)
-    place = place_of(sharing[0].trial.generation)
-    done, sided = await by_share(*sharing, serving, place, journey, answer, held.metrics)
-    return done._replace(sided=sided)
+        done = await answer(await held.updating.reached(body.min_revision, journey), journey)
+    else:
+        serving, sharing = served(held, body.generation), held.trials.sharing
+        is_free = body.expect is None and "generation" not in body.model_fields_set  # to be answered by either side
+        if feedback is None or asked is None or sharing is None or not is_free:
+            done = await answer(serving, journey)
+        else:
+            place = feedback.place_of(asked, caller, sharing[0].trial.generation)
+            done, sided = await by_share(*sharing, serving, place, journey, answer, held.metrics)
+    if feedback is None or asked is None or not feedback.record(asked, done.answer, body.said(), *sided):
+        return done
+    return done._replace(ranking=asked.ranking)
 
 
 async def _answer(
     request: Request, held: Resources, body: RankIn, todo: RankRequest, serving: Serving, journey: Journey
 ) -> Answered:
-    _check_expected(body.expect, serving)
-    key = _cache_key(request, held, serving, body)
+    """Rank over one generation, or take its answer from the cache."""
+    if body.expect is not None:
+        _check_expected(body.expect, serving)
+    key = None if held.results is None else _cache_key(request, held, serving, body)
     if held.results is not None and key is not None:
         kept = await held.results.get(key, journey.budget, _is_answer)
         if kept is not None:
-            return Answered(kept, dict.fromkeys(STAGES, 0.0), "hit", Account(serving.generation.id))
+            return Answered(kept, "hit", Account(serving.generation.id))
     ranked = await held.engine_for(serving).rank(serving, todo, journey)
     ranked = replace(ranked, truncation=with_unread(ranked.truncation, body, todo.conversation))
     letters = sum(len(place.text) for place in ranked.places)
@@ -156,7 +145,7 @@ async def _answer(
     if held.results is not None and key is not None and not ranked.degraded:
         held.results.put(key, answer)
     account = Account(serving.generation.id, ranked.degraded, ranked.seconds)
-    return Answered(answer, ranked.seconds, None if key is None else "miss", account)
+    return Answered(answer, None if key is None else "miss", account)
 
 
 def served(held: Resources, which: Which) -> Serving:
@@ -166,7 +155,7 @@ def served(held: Resources, which: Which) -> Serving:
 
 def completed(request: Request, done: Answered) -> bytes:
     """Add to an answer what belongs to this request: timings, the ranking's id and its own."""
-    spent = {**done.seconds, "total": time.monotonic() - request.state.arrived}
+    spent = {**(done.account.seconds or _NO_SECONDS), "total": time.monotonic() - request.state.arrived}
     timings = {stage: round(value * 1000, 3) for stage, value in spent.items()}
     return _joined(done.answer, timings, request.state.request_id, done.ranking)
 
@@ -179,7 +168,7 @@ def _joined(answer: bytes, timings_ms: Mapping[str, float], request_id: str, ran
 def _is_answer(found: bytes) -> bool:
     """Whether bytes from elsewhere are an answer that can be completed and sent; call it beside the event loop."""
     try:
-        told = orjson.loads(_joined(found, _NO_TIMINGS, ""))
+        told = orjson.loads(_joined(found, {**_NO_SECONDS, "total": 0.0}, ""))
         RankOut.model_validate({**told, "results": told["results"][:1]}, strict=True)
         for result in told["results"][1:]:  # 1000 at once would take 7 ms, in which the event loop could not go on
             ResultOut.model_validate(result, strict=True)
@@ -224,7 +213,8 @@ def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
 
 def with_unread(cut: Truncation, body: SaidIn, read: Conversation) -> Truncation:
     """Return what was cut, together with what `checked_conversation` did not read; four letters count as a token."""
-    return replace(cut, tokens=cut.tokens + -(-(body.said().letters - read.letters) // LETTERS_A_TOKEN))
+    unread = sum(len(turn.text) for turn in body.said().turns) - sum(len(turn.text) for turn in read.turns)
+    return replace(cut, tokens=cut.tokens + -(-unread // LETTERS_A_TOKEN)) if unread else cut
 
 
 def checked_candidates(sent: Sequence[str | CandidateIn], settings: Settings) -> tuple[Given, ...]:
@@ -235,9 +225,7 @@ def checked_candidates(sent: Sequence[str | CandidateIn], settings: Settings) ->
     return candidates
 
 
-def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
-    if expect is None:
-        return
+def _check_expected(expect: ExpectIn, serving: Serving) -> None:
     if expect.fingerprint is not None and expect.fingerprint != serving.ranker.fingerprint:
         raise FingerprintMismatch(expect.fingerprint, serving.ranker.fingerprint)
     if expect.generation is not None and expect.generation != serving.generation.id:
@@ -254,7 +242,7 @@ def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn
     Callers that may do the same, by their scopes, share answers.
     """
     told = ",".join(request.headers.getlist("cache-control")).lower().split(",")
-    if held.results is None or not {"no-cache", "no-store"}.isdisjoint(map(str.strip, told)):
+    if not {"no-cache", "no-store"}.isdisjoint(map(str.strip, told)):
         return None
     asked = body.model_dump(mode="json", exclude=_NOT_IN_THE_ANSWER)
     # Each back-end rounds in its own way, and so does each precision, and each calibration for int8.
@@ -279,17 +267,16 @@ def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
     return answer
 
 
-def _decision_of(decision: Decision) -> dict[str, Any]:
-    fields = decision._asdict()
-    return fields if decision.reason else {name: value for name, value in fields.items() if name != "reason"}
-
-
 def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
     """Return the fields of a `RankOut`, except those that belong to the request (timings, id)."""
-    model, cut = serving.generation.manifest.model, ranked.truncation
+    model, cut, decision = serving.generation.manifest.model, ranked.truncation, {}
+    if ranked.decision is not None:
+        decision = {"decision": ranked.decision._asdict()}
+        if ranked.decision.reason is None:
+            del decision["decision"]["reason"]
     return {
         "results": results_of(ranked.places),
-        **({} if ranked.decision is None else {"decision": _decision_of(ranked.decision)}),
+        **decision,
         "missing_ids": ranked.missing_ids,
         "generation": serving.generation.id,
         "revision": serving.snapshot.revision,
@@ -320,7 +307,7 @@ class _Entry(NamedTuple):
 async def rank_batch(request: Request) -> Response:
     """Rank several times in one call; `answers` has for each an answer of `POST /rank` or its problem."""
     # All are in progress at the same time, so their contexts share forward passes. Admission counts each.
-    held = resources(request)
+    held: Resources = request.state.resources
     batch = await bodies.read(request, BatchIn)
     journey = bodies.journey(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
     async with journey.in_time():

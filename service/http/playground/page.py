@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from polyrank.service.http.plumbing.described import OPEN
+from polyrank.service.http.plumbing.access import OPEN
 
 PAGE = "index.html"
 _TYPES = {

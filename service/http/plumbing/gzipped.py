@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
 from polyrank.service.errors import BodyMalformed, BodyTooLarge
 
@@ -20,7 +20,6 @@ PIECE_BYTES = 64 * 1024  # decompressed at once at most, and given out
 FEW_BYTES = 4 * 1024  # decompressed on the event loop, until a piece came out; all else beside it
 LEAST_BYTES = 8 * 1024  # a smaller answer takes longer to compress than it saves in most networks
 INLINE_BYTES = 64 * 1024  # compressed in about 1 ms
-ANSWER_BYTES = 1024 * 1024  # handed on at once at most: handing on all of a large answer would hold the event loop
 LEVEL = 1  # the higher ones take several times as long, and save little of numbers and short texts
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _REFUSED = re.compile(r"q=0(\.0*)?")
@@ -79,50 +78,16 @@ class Unzipped:
         return piece
 
 
-class Zip:
-    """Compresses answers for callers that accept it, if they are large enough and come in one piece."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        begin: Message = {}
-
-        async def send_zipped(message: Message) -> None:
-            nonlocal begin
-            if message["type"] == "http.response.start":
-                begin = {**message}
-                return
-            if begin:
-                message = await _zipped(scope, begin, message)
-                await send(begin)
-                begin = {}
-            body, at = message.get("body", b""), 0
-            while len(body) - at > ANSWER_BYTES:
-                await send({**message, "body": body[at : at + ANSWER_BYTES], "more_body": True})
-                await asyncio.sleep(0)
-                at += ANSWER_BYTES
-            await send({**message, "body": body[at:]})
-
-        await self.app(scope, receive, send_zipped)
-
-
-async def _zipped(scope: Scope, begin: Message, message: Message) -> Message:
-    """Return the body's message compressed, and say so in the headers of `begin`; or return it as it is."""
-    body = message.get("body", b"")
-    if len(body) < LEAST_BYTES or message.get("more_body"):
-        return message
+async def zipped(scope: Scope, begin: Message, message: Message) -> Message:
+    """Return the body's message compressed, if the caller accepts that; says so in the headers of `begin`."""
     headers = MutableHeaders(scope=begin)  # a copy: an answer may be sent to several callers
     headers.add_vary_header("Accept-Encoding")
-    if "content-encoding" not in headers and accepts(Headers(scope=scope).getlist("accept-encoding")):
-        small = _compressed(body) if len(body) <= INLINE_BYTES else await asyncio.to_thread(_compressed, body)
-        headers["Content-Encoding"], headers["Content-Length"] = CODING, str(len(small))
-        message = {**message, "body": small}
-    return message
+    if "content-encoding" in headers or not accepts(Headers(scope=scope).getlist("accept-encoding")):
+        return message
+    body = message["body"]
+    small = _compressed(body) if len(body) <= INLINE_BYTES else await asyncio.to_thread(_compressed, body)
+    headers["Content-Encoding"], headers["Content-Length"] = CODING, str(len(small))
+    return {**message, "body": small}
 
 
 def _compressed(body: bytes) -> bytes:

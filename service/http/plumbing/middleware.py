@@ -1,15 +1,15 @@
 """What happens around every request, as plain ASGI middleware.
 
-A request gets an id, a metric, a log line and a span; its body is bounded; HEAD is answered as GET; an error that
-nobody caught is an answer without a traceback. What browsers send for pages that may not call this server is refused.
+A request gets an id, a metric, a log line and a span; HEAD is answered as GET; large answers are compressed; an error
+that nobody caught is an answer without a traceback. What browsers send for pages that may not call this server is
+refused.
 """
 
 import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from random import Random
@@ -17,36 +17,27 @@ from urllib.parse import urlsplit
 
 from opentelemetry.trace import Span
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyrank.model.errors import RankingError, shortage_in
 from polyrank.service.errors import (
-    BodiesHeld,
-    BodyTooLarge,
     HostNotAllowed,
     InferenceFailed,
     OriginNotAllowed,
     PoolNotFound,
 )
 from polyrank.service.http.plumbing import problems
-from polyrank.service.http.plumbing.gzipped import CODING, Unzipped
-from polyrank.service.http.plumbing.problems import from_error
+from polyrank.service.http.plumbing.gzipped import LEAST_BYTES, zipped
+from polyrank.service.http.plumbing.problems import InForm, from_error
 from polyrank.service.observe.labels import QUIET, Account
 from polyrank.service.observe.logs import POOL
 from polyrank.service.observe.metrics import UNMATCHED, Metrics
 from polyrank.service.observe.tracing import Tracing, trace_id
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-DRAIN_SECONDS = 2.0
-# All bodies in flight together may take so many times the bound of one; bodies up to SMALL_BYTES do not count.
-BODIES_HELD = 8
-SMALL_BYTES = 64 * 1024
+ANSWER_BYTES = 1024 * 1024  # handed on at once at most: handing on all of a large answer would hold the event loop
 MOST_FIELDS, MOST_LETTERS = 5, 64  # of a refused request, in the log
 KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-
-# Puts a problem in the form that the clients of a route expect.
-InForm = Callable[[Scope, problems.ProblemAnswer], Response]
 
 log = logging.getLogger("polyrank.request")
 
@@ -130,77 +121,37 @@ class HeadAsGet:
             scope["route"] = as_get.get("route")  # `Requests`, around this, counts by it
 
 
-class BodyBound:
-    """Refuses a body over the bound, whether its length is announced or it comes in chunks; decompresses gzip.
+class Zip:
+    """Compresses answers for callers that accept it, if they are large enough and come in one piece."""
 
-    The bound holds for a compressed body and for what comes out of it.
-
-    Bodies in flight have a common bound, too: one that would exceed it raises BodiesHeld where it is read.
-    """
-
-    def __init__(self, app: ASGIApp, limit: int, metrics: Metrics, in_form: InForm) -> None:
-        self.app, self.limit, self.metrics, self.in_form = app, limit, metrics, in_form
-        self._held, self._most_held = 0, BODIES_HELD * limit
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        announced = headers.get("content-length", "")
-        if announced.isascii() and announced.isdigit() and int(announced[:20]) > self.limit:
-            await self._refuse(scope, receive, send, more=True)
-            return
-        unzipped = Unzipped(receive, self.limit) if headers.get("content-encoding", "").lower() == CODING else None
-        received = held = 0
-        answering, more = False, True
+        begin: Message = {}
 
-        async def receive_bounded() -> Message:
-            nonlocal received, held, more
-            message = await (unzipped or receive)()
-            received += len(message.get("body", b""))
-            more = unzipped.more if unzipped else message.get("more_body", False)
-            if received > self.limit:
-                raise BodyTooLarge(self.limit)
-            if received > SMALL_BYTES:
-                self._held += received - held
-                held = received
-                if self._held > self._most_held:
-                    raise BodiesHeld(self._most_held)
-            return message
+        async def send_zipped(message: Message) -> None:
+            nonlocal begin
+            if message["type"] == "http.response.start":
+                begin = {**message}
+                return
+            if begin:
+                if len(message.get("body", b"")) >= LEAST_BYTES and not message.get("more_body"):
+                    message = await zipped(scope, begin, message)
+                await send(begin)
+                begin = {}
+            body, at = message.get("body", b""), 0
+            while len(body) - at > ANSWER_BYTES:
+                await send({**message, "body": body[at : at + ANSWER_BYTES], "more_body": True})
+                await asyncio.sleep(0)
+                at += ANSWER_BYTES
+            await send({**message, "body": body[at:]})
 
-        async def send_watched(message: Message) -> None:
-            nonlocal answering
-            answering = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive_bounded, send_watched)
-            return
-        except BodyTooLarge:  # it holds what was read
-            if answering:
-                raise
-        finally:
-            self._held -= held
-        await self._refuse(scope, receive, send, unzipped.more if unzipped else more)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send, more: bool) -> None:
-        """Answer at once, then read on for a while: closing on unread data would reset the connection."""
-        self.metrics.count_rejected("too_large")
-        problem = problems.from_error(BodyTooLarge(self.limit), scope["state"]["request_id"])
-        answer = self.in_form(scope, problem)
-        answer.headers["Connection"] = "close"
-        await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
-        await send({"type": "http.response.body", "body": answer.body, "more_body": True})
-        drained = 0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
-                while more and drained <= 8 * self.limit:
-                    message = await receive()
-                    drained += len(message.get("body", b""))
-                    more = message.get("more_body", False)  # absent from a disconnect, too
-        await send({"type": "http.response.body", "body": b""})
+        await self.app(scope, receive, send_zipped)
 
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})

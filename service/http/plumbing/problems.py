@@ -4,9 +4,11 @@ A new error is a class in the `errors.py` of its package, which has a status, a 
 Routes that raise it name it in `fails(...)`, which describes it in the OpenAPI document.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.responses import Response
+from starlette.types import Scope
 
 from polyrank.index_builder import errors as index
 from polyrank.model.errors import RankingError
@@ -58,6 +60,10 @@ class ProblemAnswer(Response):
             job=job,
         )
         super().__init__(problem.model_dump_json(exclude_none=True), kind.status)
+
+
+# Puts a problem in the form that the clients of a route expect.
+InForm = Callable[[Scope, ProblemAnswer], Response]
 
 
 def from_error(error: RankingError, request_id: str, base: str = "") -> ProblemAnswer:

@@ -8,7 +8,7 @@ from service_fakes import load
 from starlette.datastructures import Headers
 
 from polyrank.service.app import create_app
-from polyrank.service.http.plumbing.described import Needs, anybody, credentials, rules, scraper
+from polyrank.service.http.plumbing.access import Needs, anybody, credentials, rules, scraper
 from polyrank.service.observe.labels import QUIET
 from polyrank.service.settings import Settings
 

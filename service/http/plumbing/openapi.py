@@ -1,23 +1,19 @@
-"""What a route says of itself, who may call it, what it takes and how it fails; and the OpenAPI document of all routes.
+"""What a route says of itself, what it takes and how it fails; and the OpenAPI document of all routes.
 
 Routes read their bodies and some headers by hand (bodies.py) and raise errors. FastAPI does not see these.
 """
 
 import json
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
-from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.responses import Response
 
 from polyrank.model.architectures.sums import Unexplained
 from polyrank.model.errors import InvalidInput, RankingError, Shortage
@@ -25,95 +21,9 @@ from polyrank.model.lexical.features import FEATURES
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.service import errors as service
 from polyrank.service.api.answers import Problem
-from polyrank.service.auth.keys import ANYBODY, Scope
 from polyrank.service.http.plumbing import problems
+from polyrank.service.http.plumbing.access import Needs, rules
 from polyrank.service.http.plumbing.bodies import TIMEOUT_HEADERS
-from polyrank.service.resources import resources
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """Lets requests through whose key has the scope; puts the caller into `request.state.principal`.
-
-    A request that `counts` spends from its key's rate. A key for some pools must be for that of the path; it is for
-    none of them where a route is `of` the server, and for any where it is of every pool. Raises Unauthenticated,
-    Forbidden or RateLimited.
-    """
-
-    scope: Scope
-    counts: bool = True
-    of: Literal["pool", "server", "any pool"] = "pool"
-
-    async def __call__(self, request: Request) -> None:
-        """Check one request."""
-        held = resources(request)
-        access, pool = held.access, "" if self.of == "server" else held.pool
-        request.state.principal = principal = access.identify(credentials(request.headers))
-        access.require(principal, self.scope, None if self.of == "any pool" else pool)
-        if self.counts:
-            access.spend(principal)
-
-
-async def anybody(request: Request) -> None:
-    """Let every request through."""
-    request.state.principal = ANYBODY
-
-
-async def pool_needed(request: Request) -> None:
-    """Refuse a request whose path names none of the server's pools; raises PoolNotFound."""
-    held = resources(request)
-    if held.settings.store and held.live.absent is not None:
-        raise held.live.absent()
-
-
-async def scraper(request: Request) -> None:
-    """Let those through who may read the metrics; their calls do not count against a rate."""
-    if resources(request).settings.metrics_access == "admin":
-        await Needs("admin", counts=False, of="server")(request)
-    else:
-        await anybody(request)
-
-
-RANK = Depends(Needs("rank"))
-RANK_ANY = Depends(Needs("rank", of="any pool"))
-ADMIN = Depends(Needs("admin"))
-OPEN = Depends(anybody)
-IN_POOL = Depends(pool_needed)
-METRICS = Depends(scraper)
-KEYS = " Where the server has keys: with the scope "  # ends the description of a route that needs one
-
-
-class ByHand(APIRoute):
-    """A route that reads the request by hand: FastAPI need not look for parameters, only describe it."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the endpoint behind its access rules."""
-        rules = [each.dependency for each in self.dependencies if each.dependency is not None]
-
-        async def answered(request: Request) -> Response:
-            for rule in rules:
-                await rule(request)
-            response: Response = await self.endpoint(request)
-            return response
-
-        return answered
-
-
-def credentials(headers: Headers) -> list[bytes]:
-    """Return what may be keys: of each `Authorization`, with or without `Bearer`, each `X-API-Key` and `api-key`."""
-    sent = [*headers.getlist("x-api-key"), *headers.getlist("api-key")]
-    for authorization in headers.getlist("authorization"):
-        scheme, *rest = authorization.split(None, 1) or [""]
-        sent.append("".join(rest) if scheme.lower() == "bearer" else authorization)
-    return [key.strip().encode("latin-1") for key in sent if key.strip()]
-
-
-def rules(route: RouteContext) -> list[Callable[..., Any]]:
-    """Return the access rules that a route declares. A list without any means that the rule was forgotten."""
-    dependant = getattr(route, "dependant", None)
-    called = [dependency.call for dependency in dependant.dependencies] if dependant else []
-    return [call for call in called if isinstance(call, Needs) or call in (anybody, scraper)]
-
 
 REFERENCE: Final = "#/components/schemas/{model}"
 NAMED: Final[dict[type[BaseModel], Literal["validation", "serialization"]]] = {}
@@ -125,6 +35,7 @@ def _reference(kind: type[BaseModel], mode: Literal["validation", "serialization
     return {"$ref": REFERENCE.format(model=kind.__name__)}
 
 
+KEYS = " Where the server has keys: with the scope "  # ends the description of a route that needs one
 PROBLEM: Final = {problems.MEDIA_TYPE: {"schema": _reference(Problem, "serialization")}}
 # Errors of every route that asks the models.
 ASKS: Final = (
