@@ -123,24 +123,6 @@ def test_sync_of_files_with_a_bad_row_or_none_changes_nothing(capsys: Capture, s
     assert [each["id"] for each in lines(capsys, "candidates", "list", *at)] == [each.id for each in pool(COUNT)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("put",), "give either pool files or --text"),
-        (("put", "pool.jsonl", "--text", "a"), "give either pool files or --text"),
-        (("put", "pool.jsonl", "--id", "a"), "--id and --metadata go with --text"),
-        (("put", "--text", "a", "--columns", "text=b"), "--encoding and --columns go with files"),
-        (("put", "--text", "a", "--metadata", "[]"), "--metadata must be a JSON object"),
-        (("list", "--filter", "lang=en"), "--filter is no JSON"),
-        (("list", "--filter", '{"price": NaN}'), "--filter is no JSON (NaN, infinite numbers"),
-        (("put", "--text", "w1", "--metadata", '{"price": 1e999}'), "--metadata is no JSON (NaN, infinite numbers"),
-        (("list", "--api-key", "pr-\nx"), "characters that no key has"),
-    ],
-)
-def test_wrong_usage_is_said_before_anything_is_sent(capsys: Capture, arguments: tuple[str, ...], says: str) -> None:
-    assert says in call(capsys, "candidates", *arguments).failure(2)
-
-
 def test_the_key_comes_from_the_environment(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_store(tmp_path / "store", pool(3))
     made = call(capsys, "keys", "add", "--file", tmp_path / "keys.json", "--name", "me", "--scope", "admin").out.strip()

@@ -147,21 +147,10 @@ def test_the_draft_of_a_known_kind_is_its_map(capsys: Capture, tmp_path: Path) -
     assert 'messages = "conversations"' in (tmp_path / "map.toml").read_text()
 
 
-def test_wrong_usage(capsys: Capture, tmp_path: Path) -> None:
+def test_wrong_columns_and_an_output_that_is_not_empty_are_refused(capsys: Capture, tmp_path: Path) -> None:
     path = made(tmp_path, "sharegpt")
-    assert convert(capsys, tmp_path, tmp_path / "nowhere").failure(2) == f"{tmp_path / 'nowhere'}: no such file"
-    assert "'who' must be a key of a map" in convert(capsys, tmp_path, path, "--columns", "who=").misuse
-    assert "'role' is no key of a map" in convert(capsys, tmp_path, path, "--columns", "role=x").failure(1)
-    assert "there is nothing at 'x'; the first rows have 'id'" in convert(
-        capsys, tmp_path, path, "--columns", "conversation=x,text=id"
-    ).failure(1)
-    assert "--from word: there is no such map, but argilla, " in convert(
-        capsys, tmp_path, path, "--from", "word"
-    ).failure(2)
-    assert "two maps" in convert(capsys, tmp_path, path, "--from", "openai", "--map", path).failure(2)
-    assert "two things" in convert(capsys, tmp_path, path, "--first-asks", "--answering", "x").failure(2)
-    assert "--min-count: must be" in convert(capsys, tmp_path, path, "--min-count", "0").misuse
-    assert "--output" in call(capsys, "convert", path).failure(2)
+    told = convert(capsys, tmp_path, path, "--columns", "conversation=x,text=id").failure(1)
+    assert "there is nothing at 'x'; the first rows have 'id'" in told
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("x")
     assert "not an empty directory" in convert(capsys, tmp_path, path).failure(2)

@@ -119,14 +119,6 @@ def test_adapters_keep_the_rate_of_a_recipe_and_have_a_rate_of_their_own_without
         assert call(capsys, "train", *fixed, *sizes, *given).result["settings"]["learning_rate"] == rate
 
 
-def test_help_says_whose_the_defaults_are(capsys: Capture) -> None:
-    for command in ("train", "pretrain"):
-        said = " ".join(call(capsys, command, "--help").out.split())
-        assert "--recipe {humeau2020" in said
-        assert "ours" in said
-        assert "defaults: Humeau" not in said
-
-
 def test_it_says_what_words_and_scores_count(capsys: Capture, base: Path, tmp_path: Path) -> None:
     write_rows(tmp_path / "data.jsonl", orders(560))
     assert train(capsys, base, tmp_path, architecture="poly").status == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign import COLUMNS, HELPDESK, converted, lines, written
+from foreign import converted, lines, written
 from samples import read as pairs
 
 from polyrank.index_builder.convert import conversion
@@ -231,12 +231,6 @@ def test_every_text_is_redacted_before_it_is_written(tmp_path: Path) -> None:
 
 
 # Conversations.
-def test_a_helpdesks_table(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_bytes(HELPDESK.encode("windows-1252"))
-    done = converted(tmp_path, tmp_path / "t.csv", columns=COLUMNS, answering=("agent",))
-    asked = "Wo bleibt mein Päckchen?\nSeit Tagen!"
-    assert pairs(tmp_path) == [([asked], "Moment."), ([asked, "Moment."], "Unterwegs.")]
-    assert done.left_out == {"the row names no conversation": 1, "a reply without text": 1}
 
 
 def test_without_speakers_every_other_message_is_a_reply_and_that_is_said(tmp_path: Path) -> None:

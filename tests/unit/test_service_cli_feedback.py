@@ -104,9 +104,3 @@ def test_a_full_disk_in_one_pool_keeps_no_other_from_being_erased(
     assert (done.status, done.out) == (1, "b: erased: 1 rankings and their events\n")
     assert done.err.startswith("polyrank: nothing is erased yet: ")
     assert [*uses(other)] == []
-
-
-def test_where_there_is_no_store_that_is_wrong_usage(capsys: Capture, tmp_path: Path) -> None:
-    for action in (["status"], ["erase", "--conversation", "a"]):
-        done = call(capsys, "feedback", *action, "--store", tmp_path / "nothing")
-        assert (done.status, "is no directory" in done.err) == (2, True)
