@@ -96,7 +96,10 @@ def _why_stray(path: Path) -> str | None:
 
 def is_time_id(text: str) -> bool:
     """Whether the text has the form of such an id; nothing else may become part of a path."""
-    return _FORM.fullmatch(text) is not None and _is_date(text)
+    try:  # a microsecond after the last one there is still a date
+        return _FORM.fullmatch(text) is not None and _time_of(text).year < MAXYEAR
+    except ValueError:
+        return False
 
 
 def new_time_id(taken: Sequence[str], digits: str) -> str:
@@ -120,10 +123,3 @@ def stamp(time: datetime) -> str:
 
 def _time_of(time_id: str) -> datetime:
     return datetime.strptime(time_id.split("-")[0], _STAMP).replace(tzinfo=UTC)
-
-
-def _is_date(text: str) -> bool:
-    try:
-        return _time_of(text).year < MAXYEAR  # a microsecond after the last one there is still a date
-    except ValueError:
-        return False

@@ -132,7 +132,10 @@ def filling(directory: Path, last: str = "") -> Iterator[Path]:
     try:
         with ExitStack() as stack:
             with _locked(directory):
-                _remove_unfinished(directory)
+                for leftover in directory.glob(f"{_UNFINISHED}*"):
+                    with suppress(OSError), _opened(leftover) as descriptor:
+                        if _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                            shutil.rmtree(leftover)
                 inside.mkdir()
                 stack.enter_context(_locked(inside))  # it shows others that this one lives
             yield inside
@@ -203,13 +206,6 @@ def _move(inside: Path, directory: Path, last: str) -> None:
             with suppress(OSError):
                 path.unlink()
         raise
-
-
-def _remove_unfinished(directory: Path) -> None:
-    for leftover in directory.glob(f"{_UNFINISHED}*"):
-        with suppress(OSError), _opened(leftover) as descriptor:
-            if _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                shutil.rmtree(leftover)
 
 
 @contextmanager

@@ -110,7 +110,6 @@ class LateExplainer:
         return Explanation(codes.contributions.sum(axis=0), codes, pairs)
 
     def _by_pairs(self, context: ContextEncoding, reply: Representations, reply_ids: Sequence[int]) -> Explanation:
-        """Take a second stage apart."""
         if not context.late or reply.late is None:
             return Explanation()
         rows, stored = (torch.from_numpy(each.astype(np.float64)) for each in (context.late[0], reply.late))

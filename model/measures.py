@@ -50,15 +50,11 @@ class Ties(NamedTuple):
 
     def then(self, others: "Ties") -> "Ties":
         """Put these ahead of others."""
-        return Ties(
-            np.concatenate([self.sizes, others.sizes]),
-            np.concatenate([self.right, others.right]),
-            np.concatenate([self.gains, others.gains]),
-        )
+        return Ties._make(np.concatenate(each) for each in zip(self, others, strict=True))
 
     def widened(self, size: int, gains: ArrayLike) -> "Ties":
         """Add candidates to the last group, which must be there: how many, and the gains of those that are right."""
-        found = Ties(self.sizes.copy(), self.right.copy(), self.gains.copy())
+        found = Ties._make(each.copy() for each in self)
         found.sizes[-1] += size
         found.right[-1] += np.count_nonzero(gains)
         found.gains[-1] += np.sum(gains)

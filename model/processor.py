@@ -33,8 +33,3 @@ def identity() -> str:
     if not (known := told()):
         return f"{platform.machine()} {platform.processor()}"
     return hashlib.sha256("\n".join(known.get(name, "") for name in _IDENTITY).encode()).hexdigest()
-
-
-def is_x86() -> bool:
-    """Whether it is one of Intel's or AMD's kind, of 64 bits."""
-    return platform.machine().lower() in ("x86_64", "amd64")

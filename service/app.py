@@ -69,7 +69,10 @@ def create_app(
     if the device does not exist, or the back-end cannot run on it in the precision.
     """
     device = device_of(settings)
-    _check_runner(settings, device)
+    try:  # before the start: a server whose model cannot be loaded would never become ready
+        auto.candidates(settings.backend, settings.precision, device)
+    except InvalidInput as error:
+        raise SettingsError(f"backend: {error}") from error
     disk = cache_of(settings.compiled_cache_dir, settings.compiled_cache_mb)
     runs = (device, settings.backend, settings.precision, disk)
     loaders = Loaders(
@@ -106,8 +109,14 @@ def create_app(
         app.include_router(playground.router)
     # FastAPI's own way to replace it. Made when it is first asked for, and once: it takes a third of a second.
     app.openapi = cache(partial(described.describe, app))  # type: ignore[method-assign]  # as FastAPI says to
-    app.state.openapi_answer = cache(partial(_description, app))
-    _add_handlers(app, metrics)
+    # As the pool shows it whose routes' paths begin with `base`.
+    app.state.openapi_answer = cache(
+        lambda base: JSONResponse({**app.openapi(), **({"servers": [{"url": base}]} if base else {})})
+    )
+    app.state.paths = cache(partial(_paths, app))  # with the first 404: by then all routes are there
+    app.exception_handler(RankingError)(partial(_on_error, metrics))
+    app.exception_handler(RequestValidationError)(_on_parameters)
+    app.exception_handler(HTTPException)(_on_http)
     # The middleware added last is the outermost.
     app.add_middleware(BodyBound, limit=settings.max_body_bytes, metrics=metrics, in_form=of_route)
     app.add_middleware(Zip)
@@ -126,27 +135,6 @@ def create_app(
         )
     metrics.create_routes(described.operations(app))
     return app
-
-
-def _description(app: FastAPI, base: str) -> JSONResponse:
-    """Return the document as the pool shows it whose routes' paths begin with `base`."""
-    return JSONResponse({**app.openapi(), "servers": [{"url": base}]} if base else app.openapi())
-
-
-def _check_runner(settings: Settings, device: str) -> None:
-    """Check this before the start: a server whose model cannot be loaded would never become ready."""
-    try:
-        auto.candidates(settings.backend, settings.precision, device)
-    except InvalidInput as error:
-        raise SettingsError(f"backend: {error}") from error
-
-
-def _add_handlers(app: FastAPI, metrics: Metrics) -> None:
-    """Register the handlers; the metrics count refused requests and hung-up clients."""
-    app.state.paths = cache(partial(_paths, app))  # with the first 404: by then all routes are there
-    app.exception_handler(RankingError)(partial(_on_error, metrics))
-    app.exception_handler(RequestValidationError)(_on_parameters)
-    app.exception_handler(HTTPException)(_on_http)
 
 
 async def _on_error(metrics: Metrics, request: Request, error: RankingError) -> Response:

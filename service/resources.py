@@ -189,7 +189,6 @@ class _ForPool:
         return Live(store, holder, self.metrics, reads_words, self.absent)
 
     async def in_loader(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in the loader."""
         return await asyncio.get_running_loop().run_in_executor(self.loader, work, *arguments)
 
 
@@ -244,7 +243,9 @@ async def _opened(
 ) -> AsyncIterator[dict[str, Resources]]:
     async with AsyncExitStack() as stack:
         metrics.open.set(settings.is_open)
-        redaction = _redaction(settings)
+        redaction, hook = None, settings.feedback_redact
+        if settings.feedback == "texts":
+            redaction = Redaction(None if hook is None else named(hook))
         caches = Caches(settings, metrics)
         stack.callback(caches.close)
         reading = FairThread("reading")
@@ -272,8 +273,19 @@ async def _opened(
         pools = [(given, await stack.enter_async_context(open_pool(given))) for given in opening]
         for given, pool in pools:
             await given.in_loader(pool.live.start)
-        runtime = Runtime(_runtime_settings(settings), metrics, scorer, tracing, classifier)
+        batch_tokens = CPU_BATCH_TOKENS if device_of(settings) == "cpu" else GPU_BATCH_TOKENS
+        bounds = RuntimeSettings(
+            batch_tokens=0 if settings.deterministic else batch_tokens,
+            max_queue_tokens=settings.max_queue_tokens,
+            threads=_threads(settings),
+            min_searched=settings.min_searched,
+        )
+        runtime = Runtime(bounds, metrics, scorer, tracing, classifier)
         stack.push_async_callback(asyncio.to_thread, runtime.close)
+        results, lifetime = None, settings.result_cache_ttl_s
+        if lifetime:
+            memory = Lru(settings.result_cache_mb * 2**20)
+            results = ResultCache(memory, lifetime, metrics.count_cache, caches.server)
         make = partial(
             Resources,
             settings=settings,
@@ -282,7 +294,7 @@ async def _opened(
             trial_engine=Engine(runtime.for_trials()),
             reading=reading,
             access=access,
-            results=_results(settings, metrics, caches),
+            results=results,
         )
         stores = {given.name: JobStore(pool.store.root) for given, pool in pools}
         held = {given.name: await _followed(stack, make, runtime, given, pool, stores) for given, pool in pools}
@@ -359,7 +371,6 @@ def _feedback(given: _ForPool) -> Feedback | None:
 
 
 def _looks(held: Resources, pool: _OpenedPool) -> Iterator[_Look]:
-    """Yield what keeps a pool up to date."""
     in_loader = partial(asyncio.get_running_loop().run_in_executor, held.loader)
     compacting = Compacting(held.store, held.live, held.jobs, held.settings.compact_after)
     for look in (
@@ -371,13 +382,6 @@ def _looks(held: Resources, pool: _OpenedPool) -> Iterator[_Look]:
         _Look("compaction", compacting.look),
     ):
         yield replace(look, pool=held.pool)
-
-
-def _redaction(settings: Settings) -> Redaction | None:
-    if settings.feedback != "texts":
-        return None
-    hook = settings.feedback_redact
-    return Redaction(None if hook is None else named(hook))
 
 
 @asynccontextmanager
@@ -482,16 +486,6 @@ def _threads(settings: Settings) -> int:
     return settings.threads or min(threads.count(), machine.processors())
 
 
-def _runtime_settings(settings: Settings) -> RuntimeSettings:
-    batch_tokens = CPU_BATCH_TOKENS if device_of(settings) == "cpu" else GPU_BATCH_TOKENS
-    return RuntimeSettings(
-        batch_tokens=0 if settings.deterministic else batch_tokens,
-        max_queue_tokens=settings.max_queue_tokens,
-        threads=_threads(settings),
-        min_searched=settings.min_searched,
-    )
-
-
 def _load_scorer(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -> PairScorer | None:
     if settings.reranker is None:
         return None
@@ -511,10 +505,3 @@ def _load_classifier(settings: Settings, load: LoadClassifier, metrics: Metrics)
     runner = Runner(network.backend, network.precision)
     metrics.show_model("classifier", network.name, network.architecture, network.fingerprint, runner)
     return classifier
-
-
-def _results(settings: Settings, metrics: Metrics, caches: Caches) -> ResultCache | None:
-    lifetime = settings.result_cache_ttl_s
-    if not lifetime:
-        return None
-    return ResultCache(Lru(settings.result_cache_mb * 2**20), lifetime, metrics.count_cache, caches.server)

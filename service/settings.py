@@ -87,9 +87,7 @@ class Settings(BaseSettings):
     )
 
     cluster: str | None = Field(
-        default=None,
-        min_length=1,
-        description="the Ray cluster that holds the parts of the pool: HOST:PORT, or auto",
+        default=None, min_length=1, description="the Ray cluster that holds the parts of the pool: HOST:PORT, or auto"
     )
     shard_replicas: int = Field(default=1, ge=1, le=16, description="shards that hold each part")
     hedge_ms: float = Field(
@@ -99,10 +97,7 @@ class Settings(BaseSettings):
         description="how long a shard may take before another one is asked, too; 0: as long as 19 of 20 take",
     )
     min_searched: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="503 if the shards that answer hold a smaller share of the pool",
+        default=0.5, ge=0, le=1, description="503 if the shards that answer hold a smaller share of the pool"
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -388,7 +383,9 @@ class Settings(BaseSettings):
         """
         _refuse_unknown_variables(os.environ)
         given = {name: value for name, value in flags.items() if value is not None}
-        merged = {**_from_file(os.environ.get(CONFIG)), **EnvSettingsSource(cls)(), **given}
+        path = os.environ.get(CONFIG)
+        from_file = read_toml(Path(path), cls.model_fields, f"{CONFIG}={path}") if path else {}
+        merged = {**from_file, **EnvSettingsSource(cls)(), **given}
         try:
             settings = cls(**merged)
         except ValidationError as exc:
@@ -436,10 +433,6 @@ def _is_origin(text: str) -> bool:
         return bool(parts.scheme and parts.hostname) and parts.port != 0 and text == f"{parts.scheme}://{parts.netloc}"
     except ValueError:
         return False
-
-
-def _from_file(path: str | None) -> dict[str, Any]:
-    return read_toml(Path(path), Settings.model_fields, f"{CONFIG}={path}") if path else {}
 
 
 def read_toml(path: Path, known: Iterable[str], called: str) -> dict[str, Any]:

@@ -19,9 +19,15 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.building.pipeline import check_parts, make, write_part
-from polyrank.index_builder.building.plans import BuildOptions, BuildResult, Filled, KeptPart, PartPlan
+from polyrank.index_builder.building.plans import BuildOptions, BuildResult, Filled, PartPlan
 from polyrank.index_builder.building.stages import OnProgress, StageClock, no_progress
-from polyrank.index_builder.errors import CompactionOvertaken, GenerationError, NothingToCompact, SwitchOvertaken
+from polyrank.index_builder.errors import (
+    CompactionOvertaken,
+    GenerationError,
+    MatrixMissing,
+    NothingToCompact,
+    SwitchOvertaken,
+)
 from polyrank.index_builder.generation.candidates import CandidateWriter, interleaved
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE, Generation
 from polyrank.index_builder.generation.manifest import Manifest
@@ -54,7 +60,10 @@ def compact(
         taken = []
         for part, snapshot in enumerate(source.snapshots):
             if not snapshot.count:
-                raise NothingToCompact(source.why_empty(snapshot.slots.name))
+                if len(source.snapshots) == 1:
+                    raise NothingToCompact(f"generation {source.old.id} is empty")
+                cut = "cut the pool into fewer parts before, with polyrank shards move"
+                raise NothingToCompact(f"part {snapshot.slots.name} has no candidate left; {cut}")
             may_stay = len(source.snapshots) > 1 and not counts_words
             taken.append(source.kept(part) if may_stay and source.is_same(part) else source.taken(snapshot.slots))
         built = source.copied(taken, options, StageClock(progress), replaces=True)
@@ -110,7 +119,7 @@ class _Taken:
     sources: NDArray[np.int64]
     rows: NDArray[np.int64]
     order: NDArray[np.int64]
-    kept: KeptPart | None = None
+    kept: Generation | None = None
 
 
 @contextmanager
@@ -135,13 +144,8 @@ class _Source:
         with store.updates.writing():  # no update may come between the two
             self.snapshots, self.revision = store.snapshots(self.opened), store.updates.highest()
         for each in self.opened:
-            each.embeddings.require_matrix()  # and, with a second stage, its rows
-
-    def why_empty(self, part: str) -> str:
-        """Say that no candidate is left in a part."""
-        if len(self.snapshots) == 1:
-            return f"generation {self.old.id} is empty"
-        return f"part {part} has no candidate left; cut the pool into fewer parts before, with polyrank shards move"
+            if not each.embeddings.is_whole:
+                raise MatrixMissing(each.manifest.id)
 
     def is_same(self, part: int) -> bool:
         """Whether no update has changed a part, given by its number."""
@@ -149,8 +153,7 @@ class _Source:
 
     def kept(self, part: int) -> _Taken:
         opened, none = self.opened[part], np.empty(0, np.int64)
-        kept = KeptPart(opened.path, opened.manifest)
-        return _Taken(self.snapshots[part].slots, opened.manifest, none, none, none, kept)
+        return _Taken(self.snapshots[part].slots, opened.manifest, none, none, none, opened)
 
     def taken(self, slots: Slots) -> _Taken:
         """The rows within some slots."""
@@ -202,7 +205,6 @@ class _Source:
         return PartPlan(taken.slots, partial(self._vectors, taken), chosen_again(taken.like, len(taken.rows)))
 
     def candidates(self, taken: _Taken) -> Iterator[Candidate]:
-        """Yield the candidates of all rows, in their order."""
         for start in range(0, len(taken.rows), BATCH_ROWS):
             of, rows = taken.sources[start : start + BATCH_ROWS], taken.rows[start : start + BATCH_ROWS]
             yield from interleaved([each.candidates(rows[of == at]) for at, each in enumerate(self.snapshots)], of)

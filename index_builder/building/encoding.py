@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,15 +65,13 @@ def encoded_by(model: Model | TextEncoder) -> VectorSource:
     """A source that has the model encode the texts. Raises TypeError if the model encodes no texts."""
     if not isinstance(model, TextEncoder):
         raise TypeError("a model that encodes no texts needs another source of vectors")
-    return partial(_encode_chunks, model)
 
+    def encode(chunks: Iterator[ChunkTexts], on_done: Callable[[int], None]) -> Iterator[EncodedChunk]:
+        for chunk in chunks:
+            tokens, truncated = model.tokenize_candidates(chunk.texts)
+            yield EncodedChunk(chunk, model.represent_candidates(tokens, on_done), truncated)
 
-def _encode_chunks(
-    encoder: TextEncoder, chunks: Iterator[ChunkTexts], on_done: Callable[[int], None]
-) -> Iterator[EncodedChunk]:
-    for chunk in chunks:
-        tokens, truncated = encoder.tokenize_candidates(chunk.texts)
-        yield EncodedChunk(chunk, encoder.represent_candidates(tokens, on_done), truncated)
+    return encode
 
 
 class Encodings:
@@ -239,14 +236,11 @@ def _plan(chunk: ChunkTexts, texts: TextIndex, find: FindTexts, stored: FindText
     places, made = stored([chunk.texts[at] for at in left.tolist()])
     taken = KnownTexts(left[places], made)
     is_open[taken.positions] = False
-    number: dict[str, int] = {}
-    new: list[int] = []
-    of_new: dict[int, int] = {}
-    for at in np.flatnonzero(is_open).tolist():
-        if chunk.texts[at] not in number:
-            number[chunk.texts[at]] = len(new)
-            new.append(at)
-        of_new[at] = number[chunk.texts[at]]
+    first_at: dict[str, int] = {}
+    for at in (asked := np.flatnonzero(is_open).tolist()):
+        first_at.setdefault(chunk.texts[at], at)
+    new, number = [*first_at.values()], {text: place for place, text in enumerate(first_at)}
+    of_new = {at: number[chunk.texts[at]] for at in asked}
     return _Plan(chunk, np.flatnonzero(is_earlier), first[is_earlier], known, taken, new, of_new)
 
 

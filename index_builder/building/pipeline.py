@@ -12,7 +12,7 @@ candidate of a pool in several parts, and a little where words count.
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,24 +29,24 @@ from polyrank.index_builder.building.plans import (
     BuiltPart,
     Fill,
     Filled,
-    KeptPart,
     PartPlan,
 )
 from polyrank.index_builder.building.stages import (
+    TIMED_CONTEXTS,
     OnProgress,
     StageClock,
-    count_pool,
+    contexts_of_candidates,
+    count_words,
     ingest,
     languages_of,
-    make_index,
     no_progress,
-    search_times,
     within,
 )
 from polyrank.index_builder.errors import GenerationError, StoreBusy, StoreUnavailable, disk_full_named
 from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
 from polyrank.index_builder.generation.generation import (
     CANDIDATES_FILE,
+    INDEX_FILE,
     MODEL_DIRECTORY,
     ORDER_FILE,
     Generation,
@@ -64,8 +64,10 @@ from polyrank.index_builder.generation.manifest import (
     part_directory,
 )
 from polyrank.index_builder.generation.slots import Slots, ranges, slots_of
+from polyrank.index_builder.generation.words import evidence_of, open_words
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
-from polyrank.index_builder.index.measuring import Recall
+from polyrank.index_builder.index.faiss_index import CandidateIndex
+from polyrank.index_builder.index.measuring import EXACT, VECTORS_AND_WORDS, Probe, Recall, measured, time_searches
 from polyrank.index_builder.layout import TEMPORARY_PREFIX
 from polyrank.index_builder.names import MOST_PARTS
 from polyrank.index_builder.pool.rows import Candidate, Rejected
@@ -79,14 +81,13 @@ from polyrank.index_builder.vectors.local import LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.durable import sync_directory
 from polyrank.model.errors import InvalidInput
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.telling import telling
 from polyrank.model.text.language import count_languages
 
 _BATCH_ROWS = 8192
 _SAMPLE = 2000  # texts whose language is looked at
-
-
 _DEFAULT = BuildOptions()
 
 
@@ -126,7 +127,10 @@ def build(
         BuildError: the vectors are not finite or not of the model's dimension, or the recall is not reached; likewise.
     """
     check_parts(parts)
-    check_options(model, options)
+    if any(codes.shape[1:] != (model.dim,) or not np.isfinite(codes).all() for _, codes in options.probes):
+        raise InvalidInput(f"probes must be finite vectors of {model.dim} components")
+    if options.dtype not in DTYPES:
+        raise InvalidInput(f"unknown dtype {options.dtype!r}; use one of {', '.join(DTYPES)}")
     options = replace(options, index=index_for(model, options.index))
     store = GenerationStore(root)
     source = vectors or encoded_by(model)
@@ -134,17 +138,17 @@ def build(
     def fill(directory: Path, log: Path, clock: StageClock) -> Filled:
         # Read before the pool: the generation is given all later updates when it becomes active.
         revision = store.updates.highest() if options.revision is None else options.revision
-        rows = ingest(pool, directory / CANDIDATES_FILE, log, options.max_rejected, clock)
-        counts = {ranges(1)[0]: rows.count} if parts == 1 else _cut(directory, parts)
+        rows, rejected = ingest(pool, directory / CANDIDATES_FILE, log, options.max_rejected, clock)
+        counts = {ranges(1)[0]: rows} if parts == 1 else _cut(directory, parts)
         for count in counts.values():
             choose_index(options.index, count, model.dim)  # refuses too few rows before they are encoded
         stored, not_taken = _stored(store, model, options.dtype)
         return Filled(
             parts=[PartPlan(slots, source) for slots in counts],
-            order_end=rows.count,
+            order_end=rows,
             revision=revision,
-            rejected=rows.rejected,
-            rejected_log=rows.log,
+            rejected=rejected,
+            rejected_log=log if rejected else None,
             stored=stored,
             not_taken=not_taken,
         )
@@ -213,18 +217,46 @@ def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill
     copies = Copies(store.root, options.redis_url)
     with disk_full_named(store.root), store.building(options.redis_url) as lease:
         generation = store.new_id(model.fingerprint)
-        with _connected(generation, model, options) as redis:
-            leftover = store.discard_leftovers(copies.forget)
-            with _temporary_directory(store, generation, copies) as directory:
-                filled = fill(directory, store.rejected_log(generation), clock)
-                model.save(directory / MODEL_DIRECTORY)
-                making = _Making(store, directory, model, options, filled, clock)
-                work, built = making.parts(leftover)
-                clock("manifest", 0, 1)
-                manifest = making.manifest(built, work)
-                _check_and_copy(directory, manifest, redis, copies, clock)
-                clock("rename", 0, 1)
-                store.publish(directory, lease)
+        with (
+            _connected(generation, model, options) as redis,
+            _temporary_directory(store, generation, copies) as (directory, leftover),
+        ):
+            filled = fill(directory, store.rejected_log(generation), clock)
+            model.save(directory / MODEL_DIRECTORY)
+            several = len(filled.parts) > 1
+            parts = {part_directory(at) if several else "": plan for at, plan in enumerate(filled.parts)}
+            new = [directory / path for path, plan in parts.items() if plan.kept is None]
+            evidence = evidence_of(directory / MODEL_DIRECTORY)
+            if evidence is not None:
+                count_words(new, filled.statistics, clock)
+            if new and several:
+                sync_directory(directory / PARTS)
+                sync_directory(directory)
+
+            work, entries, built = Encodings(directory, leftover, filled.stored), list[PartEntry](), list[BuiltPart]()
+            total, done, least = sum(map(_count, new)), 0, options.min_recall
+            before = None if (active := store.active_or_none()) is None else active.index
+            for path, plan in parts.items():
+                part = directory / path
+                if plan.kept is not None:
+                    _take_over(plan.kept, part)
+                    own = plan.kept.manifest
+                    entries.append(PartEntry(*plan.slots, own.count, own.index, own.recall))
+                    continue
+                assert plan.vectors is not None, "a part that is built has a source of its vectors"
+                find = StoredTexts(new[: len(built)], model.dim, options.dtype, model.late_rows)
+                encode(work, path, model, options.dtype, plan.vectors, find, within(clock, done, total))
+                index, recall = _indexed(part, model, evidence, options, plan.chosen, before, clock)
+                entries.append(PartEntry(*plan.slots, _count(part), index, recall.described(least)))
+                built.append(BuiltPart(plan.slots.name, index, recall, recall.doubt(index, least)))
+                done += _count(part)
+            work.close()
+
+            clock("manifest", 0, 1)
+            manifest = _manifest(directory, model, options, filled, entries, work, clock)
+            _check_and_copy(directory, manifest, redis, copies, clock)
+            clock("rename", 0, 1)
+            store.publish(directory, lease)
         if filled.copy_of is not None:
             clock("CURRENT", 0, 1)
             store.make_copy_active(
@@ -236,7 +268,7 @@ def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill
             store.make_active(manifest, encode_updates, lease)
     return BuildResult(
         manifest=manifest,
-        parts=[each for each in built if isinstance(each, BuiltPart)],
+        parts=built,
         rejected=filled.rejected,
         rejected_log=filled.rejected_log,
         truncated=work.truncated,
@@ -261,14 +293,6 @@ def index_for(model: Model, index: str) -> str:
     return "exact"
 
 
-def check_options(model: Model, options: BuildOptions) -> None:
-    """Raise InvalidInput where the probes or the dtype do not fit the model or the store."""
-    if any(codes.shape[1:] != (model.dim,) or not np.isfinite(codes).all() for _, codes in options.probes):
-        raise InvalidInput(f"probes must be finite vectors of {model.dim} components")
-    if options.dtype not in DTYPES:
-        raise InvalidInput(f"unknown dtype {options.dtype!r}; use one of {', '.join(DTYPES)}")
-
-
 @contextmanager
 def _connected(generation: str, model: Model, options: BuildOptions) -> Iterator[RedisEmbeddings | None]:
     """The generation's copy in Redis, if one is asked for. A Redis that is down fails before anything is encoded."""
@@ -283,14 +307,17 @@ def _connected(generation: str, model: Model, options: BuildOptions) -> Iterator
 
 
 @contextmanager
-def _temporary_directory(store: GenerationStore, generation: str, copies: Copies) -> Iterator[Path]:
-    """The directory to build in. If the block fails, it is removed, with what was copied to Redis.
+def _temporary_directory(
+    store: GenerationStore, generation: str, copies: Copies
+) -> Iterator[tuple[Path, Leftover | None]]:
+    """The directory to build in, and what a killed build has left. If the block fails, both go, with copies in Redis.
 
     If only a lock was not free, the next build takes over the chunks, as after a kill.
     """
+    leftover = store.discard_leftovers(copies.forget)
     directory = store.begin(generation)
     try:
-        yield directory
+        yield directory, leftover
     except StoreBusy:
         raise
     except BaseException:
@@ -302,127 +329,98 @@ def _temporary_directory(store: GenerationStore, generation: str, copies: Copies
         raise
 
 
-class _Making:
-    """The stages of a build once the candidates of its parts are known."""
-
-    def __init__(
-        self,
-        store: GenerationStore,
-        directory: Path,
-        model: Model,
-        options: BuildOptions,
-        filled: Filled,
-        clock: StageClock,
-    ) -> None:
-        self._directory, self._model, self._options, self._filled, self._clock = (
-            directory,
-            model,
-            options,
-            filled,
-            clock,
-        )
-        active = store.active_or_none()
-        self._before = None if active is None else active.index
-        only = len(filled.parts) == 1
-        self._paths = ["" if only else part_directory(part) for part in range(len(filled.parts))]
-
-    def parts(self, leftover: Leftover | None) -> "tuple[Encodings, list[BuiltPart | KeptPart]]":
-        """Build every part, or take it over."""
-        directory, model, dtype = self._directory, self._model, self._options.dtype
-        plans = list(zip(self._paths, self._filled.parts, strict=True))
-        new = [directory / path for path, plan in plans if plan.kept is None]
-        count_pool(directory / MODEL_DIRECTORY, new, self._filled.statistics, self._clock)
-        total, done = sum(len(CandidateTable(path / CANDIDATES_FILE)) for path in new), 0
-        work, known, built = (
-            Encodings(directory, leftover, self._filled.stored),
-            list[Path](),
-            list[BuiltPart | KeptPart](),
-        )
-        if new and len(plans) > 1:
-            sync_directory(directory / PARTS)
-            sync_directory(directory)
-        for path, plan in plans:
-            part = directory / path
-            if plan.kept is not None:
-                _take_over(plan.kept, part)
-                built.append(plan.kept)
-                continue
-            assert plan.vectors is not None, "a part that is built has a source of its vectors"
-            find = StoredTexts(known[:], model.dim, dtype, model.late_rows)
-            encode(work, path, model, dtype, plan.vectors, find, within(self._clock, done, total))
-            known.append(part)
-            done += len(CandidateTable(part / CANDIDATES_FILE))
-            index, recall = self._indexed(part, plan)
-            warning = recall.doubt(index, self._options.min_recall)
-            built.append(BuiltPart(name=plan.slots.name, index=index, recall=recall, warning=warning))
-        work.close()
-        return work, built
-
-    def _indexed(self, part: Path, plan: PartPlan) -> tuple[IndexSpec, Recall]:
-        """Choose, build and measure the index of a part."""
-        options, model, clock = self._options, self._model, self._clock
-        with closing(LocalEmbeddings(part, model.dim, options.dtype)) as vectors:
-            matrix, times = vectors.matrix, None
-            if plan.chosen is None and needs_times(options.index, *matrix.shape):
-                clock("choose", 0, 1)
-                times = search_times(part, model, matrix, options.probes)
-            spec = plan.chosen or choose_index(options.index, len(matrix), model.dim, times, self._before)
-            model_directory = self._directory / MODEL_DIRECTORY
-            return make_index(part, model_directory, matrix, spec, options.probes, options.min_recall, clock)
-
-    def manifest(self, built: "Sequence[BuiltPart | KeptPart]", work: Encodings) -> Manifest:
-        directory, model, filled, clock = self._directory, self._model, self._filled, self._clock
-        entries = [self._entry(*each) for each in zip(filled.parts, self._paths, built, strict=True)]
-        worst = min(entries, key=lambda entry: float(entry.recall["recall@10"] or 0.0))
-        with_paths = zip(self._paths, built, strict=True)
-        kept = {f"{path}/": each.manifest.files for path, each in with_paths if isinstance(each, KeptPart)}
-        seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
-        count = sum(entry.count for entry in entries)
-        new = sum(entry.count for entry, each in zip(entries, built, strict=True) if isinstance(each, BuiltPart))
-        languages = languages_of(directory / MODEL_DIRECTORY)
-        manifest = Manifest(
-            id=directory.name.removeprefix(TEMPORARY_PREFIX),
-            created_at=datetime.now(UTC).isoformat(),
-            model=ModelReference(model.name, model.architecture, model.fingerprint, languages),
-            backend=model.backend,
-            precision=model.precision,
-            dim=model.dim,
-            late=model.late_rows,
-            dtype=self._options.dtype,
-            count=count,
-            revision=filled.revision,
-            order_end=count if len(entries) == 1 else filled.order_end,
-            index=worst.index,
-            recall=worst.recall,
-            languages=count_languages(self._sample()) if languages else {},
-            files=describe_files(directory, kept),
-            build=BuildStats(
-                seconds={stage: round(seconds, 6) for stage, seconds in clock.seconds.items()},
-                candidates_per_second=round((new - work.resumed - work.taken) / seconds, 3),
-                rejected=filled.rejected,
-                truncated=work.truncated,
-                attempts=work.attempts,
-            ),
-            parts=entries,
-        )
-        (directory / MANIFEST_FILE).write_bytes(manifest.to_json())
-        return manifest
-
-    def _sample(self) -> list[str]:
-        """Return texts of all parts, evenly spread."""
-        tables = [CandidateTable(self._directory / path / CANDIDATES_FILE) for path in self._paths]
-        step = -(-sum(map(len, tables)) // _SAMPLE)
-        return [each.text for table in tables for each in table.rows(np.arange(0, len(table), step))]
-
-    def _entry(self, plan: PartPlan, path: str, built: "BuiltPart | KeptPart") -> PartEntry:
-        if isinstance(built, KeptPart):
-            own = built.manifest
-            return PartEntry(*plan.slots, own.count, own.index, own.recall)
-        count = len(CandidateTable(self._directory / path / CANDIDATES_FILE))
-        return PartEntry(*plan.slots, count, built.index, built.recall.described(self._options.min_recall))
+def _count(part: Path) -> int:
+    return len(CandidateTable(part / CANDIDATES_FILE))
 
 
-def _take_over(kept: KeptPart, part: Path) -> None:
+def _indexed(
+    part: Path,
+    model: Model,
+    evidence: LexicalScore | None,
+    options: BuildOptions,
+    chosen: IndexSpec | None,
+    before: IndexSpec | None,
+    clock: StageClock,
+) -> tuple[IndexSpec, Recall]:
+    """Choose the index of a part, unless it is `chosen`; build and save it, unless a scan is the index; measure it.
+
+    `before`: the active generation's. If there are real contexts, and words count (`evidence`), the recall is that of
+    both.
+    """
+    contexts = options.probes
+    with closing(LocalEmbeddings(part, model.dim, options.dtype)) as vectors:
+        matrix, times = vectors.matrix, None
+        if chosen is None and needs_times(options.index, *matrix.shape):
+            clock("choose", 0, 1)
+            timed = [codes for _, codes in contexts[:: max(1, len(contexts) // TIMED_CONTEXTS)][:TIMED_CONTEXTS]]
+            times = time_searches(matrix, timed or contexts_of_candidates(part, model, matrix))
+        spec = chosen or choose_index(options.index, len(matrix), model.dim, times, before)
+        clock("index", 0, 1)
+        if spec.factory is None:
+            return spec, EXACT if evidence is None else replace(EXACT, of=VECTORS_AND_WORDS)
+        index = CandidateIndex.build(spec, matrix)
+        index.save(part / INDEX_FILE)
+        clock("recall", 0, 1)
+        if evidence is None:
+            probes = [Probe(codes) for _, codes in contexts]
+        else:
+            table = open_words(part, evidence, len(matrix)).table
+            probes = [Probe(codes, partial(evidence.additions, context, table)) for context, codes in contexts]
+        index, recall = measured(index, matrix, probes, options.min_recall)
+        return index.spec, recall
+
+
+def _manifest(
+    directory: Path,
+    model: Model,
+    options: BuildOptions,
+    filled: Filled,
+    entries: list[PartEntry],
+    work: Encodings,
+    clock: StageClock,
+) -> Manifest:
+    """Write what the generation says of itself."""
+    seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
+    worst = min(entries, key=lambda entry: float(entry.recall["recall@10"] or 0.0))
+    paths = [part_directory(at) if len(entries) > 1 else "" for at in range(len(entries))]
+    plans = list(zip(paths, filled.parts, entries, strict=True))
+    kept = {f"{path}/": plan.kept.manifest.files for path, plan, _ in plans if plan.kept is not None}
+    new = sum(entry.count for _, plan, entry in plans if plan.kept is None)
+    count = sum(entry.count for entry in entries)
+    languages = languages_of(directory / MODEL_DIRECTORY)
+    tables = [CandidateTable(directory / path / CANDIDATES_FILE) for path in paths] if languages else []
+    step = -(-sum(map(len, tables)) // _SAMPLE)
+    texts = [each.text for table in tables for each in table.rows(np.arange(0, len(table), step))]
+    manifest = Manifest(
+        id=directory.name.removeprefix(TEMPORARY_PREFIX),
+        created_at=datetime.now(UTC).isoformat(),
+        model=ModelReference(model.name, model.architecture, model.fingerprint, languages),
+        backend=model.backend,
+        precision=model.precision,
+        dim=model.dim,
+        late=model.late_rows,
+        dtype=options.dtype,
+        count=count,
+        revision=filled.revision,
+        order_end=count if len(entries) == 1 else filled.order_end,
+        index=worst.index,
+        recall=worst.recall,
+        languages=count_languages(texts) if languages else {},
+        files=describe_files(directory, kept),
+        build=BuildStats(
+            seconds={stage: round(seconds, 6) for stage, seconds in clock.seconds.items()},
+            candidates_per_second=round((new - work.resumed - work.taken) / seconds, 3),
+            rejected=filled.rejected,
+            truncated=work.truncated,
+            attempts=work.attempts,
+        ),
+        parts=entries,
+    )
+    (directory / MANIFEST_FILE).write_bytes(manifest.to_json())
+    return manifest
+
+
+def _take_over(kept: Generation, part: Path) -> None:
     """Give a generation the files of an earlier one's part: as further names of them, where the file system can."""
     for name in kept.manifest.files:
         target = part / name

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from polyrank.index_builder.building.encoding import VectorSource
 from polyrank.index_builder.building.stages import EncodedContext, StageClock, counted_anew
-from polyrank.index_builder.generation.generation import StoredTexts
+from polyrank.index_builder.generation.generation import Generation, StoredTexts
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import Slots
 from polyrank.index_builder.index.choice import IndexSpec
@@ -33,7 +33,7 @@ class BuildOptions(AskedOptions):
     copies_vectors: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BuiltPart:
     """A part that was built: its slots' name, its index and recall, and what the user should know of a low recall."""
 
@@ -107,24 +107,16 @@ class BuildResult:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPart:
-    """A part of an earlier generation that another one takes over as it is."""
-
-    path: Path
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True)
 class PartPlan:
     """What a part is made of; its candidate table is written, and its order where there are several.
 
-    `kept`: it is there already; None: it has to be built.
+    `kept`: the part of an earlier generation that is taken as it is; None: it has to be built.
     """
 
     slots: Slots
     vectors: VectorSource | None
     chosen: IndexSpec | None = None
-    kept: KeptPart | None = None
+    kept: Generation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,14 @@
 """The stages of a build beside encoding, and its progress: what its caller hears of it, and how long each took.
 
-`ingest` writes the pool's good rows into a candidate table. `count_pool` writes an inverted index of the words of each
+`ingest` writes the pool's good rows into a candidate table. `count_words` writes an inverted index of the words of each
 part, where they count: the texts are read twice, once for how common each word is, once to write every entry to its
 place; memory grows with the distinct words, and by 12 bytes a candidate while the hashes of the texts are sorted.
-`search_times` and `make_index` time what the index is chosen by, build it and measure it.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +18,8 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import PoolEmpty, TooManyRejected
 from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
-from polyrank.index_builder.generation.generation import CANDIDATES_FILE, INDEX_FILE
-from polyrank.index_builder.generation.words import evidence_of, new_files, open_words, write_statistics
-from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
-from polyrank.index_builder.index.faiss_index import CandidateIndex
-from polyrank.index_builder.index.measuring import EXACT, VECTORS_AND_WORDS, Probe, Recall, measured, time_searches
+from polyrank.index_builder.generation.generation import CANDIDATES_FILE
+from polyrank.index_builder.generation.words import new_files, write_statistics
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.vectors.encoder import ContextEncoder, Model
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_object
@@ -45,7 +40,7 @@ _ROWS_A_REPORT = 1000
 _LETTERS_AT_ONCE = 1 << 20
 _TEXTS_AT_ONCE = 8192
 # How many contexts "auto" times searches with, and how many candidates make one where no real ones are given.
-_CONTEXTS = 12
+TIMED_CONTEXTS = 12
 _TURNS = 4
 Codes = NDArray[np.float32]
 
@@ -88,20 +83,12 @@ class StageClock:
         return time.monotonic() - self._start
 
 
-@dataclass(frozen=True, slots=True)
-class Ingested:
-    """How many rows of a pool are candidates, how many are left out, and the log of these; None if there are none."""
-
-    count: int
-    rejected: int
-    log: Path | None
-
-
 def ingest(
     pool: Iterable[Candidate | Rejected], table: Path, log: Path, max_rejected: float, clock: StageClock
-) -> Ingested:
-    """Write the candidate table. If a row is left out, also write the log: JSON lines of file, line and reason.
+) -> tuple[int, int]:
+    """Write the candidate table; returns how many rows are candidates, and how many are left out.
 
+    If a row is left out, the log is written, too: JSON lines of file, line and reason.
     The log lists the first `MOST_LISTED` bad rows, and as many repeated texts, which are not bad. Once more are bad,
     every further one ends the reading if the share of bad rows is too large by then.
 
@@ -141,16 +128,14 @@ def ingest(
         raise TooManyRejected(bad, rows, max_rejected, log, where)
     if count == 0:
         raise PoolEmpty("the pool holds no candidate" + (f"; the bad rows: {log}" if rejected else ""))
-    return Ingested(count, rejected, log if rejected else None)
+    return count, rejected
 
 
-def count_pool(model: Path, directories: Sequence[Path], statistics: Statistics | None, clock: StageClock) -> None:
-    """Write the words of the candidate tables of a build's parts, if they count for the model.
+def count_words(directories: Sequence[Path], statistics: Statistics | None, clock: StageClock) -> None:
+    """Write the words of the candidate tables of a build's parts.
 
     `statistics`: those by which words count; None: those of all tables together.
     """
-    if evidence_of(model) is None:
-        return
     tables = [CandidateTable(directory / CANDIDATES_FILE) for directory in directories]
     clock("words", 0, 2 * sum(map(len, tables)))
     none = Statistics.of([])
@@ -211,54 +196,12 @@ class EncodedContext(NamedTuple):
         return [cls(*each) for each in zip(conversations, encoded, strict=True)]
 
 
-def search_times(
-    directory: Path, model: Model, matrix: NDArray[Any], contexts: Sequence[EncodedContext]
-) -> SearchTimes:
-    """Time searches of the matrix (N, D) in the build's directory, with real contexts if there are any."""
-    codes = [context.codes for context in _some(contexts)]
-    return time_searches(matrix, codes or _made_of_candidates(directory, model, matrix))
-
-
-def make_index(
-    directory: Path,
-    model: Path,
-    matrix: NDArray[Any],
-    spec: IndexSpec,
-    contexts: Sequence[EncodedContext],
-    min_recall: float,
-    clock: StageClock,
-) -> tuple[IndexSpec, Recall]:
-    """Build and save the index of a part in its directory, unless a scan is the index, and measure its recall.
-
-    If there are real contexts, and words count for the model in the directory `model`, it is the recall of both.
-    """
-    clock("index", 0, 1)
-    evidence = evidence_of(model)
-    if spec.factory is None:
-        return spec, EXACT if evidence is None else replace(EXACT, of=VECTORS_AND_WORDS)
-    index = CandidateIndex.build(spec, matrix)
-    index.save(directory / INDEX_FILE)
-    clock("recall", 0, 1)
-    if evidence is None:
-        probes = [Probe(codes) for _, codes in contexts]
-    else:
-        table = open_words(directory, evidence, len(matrix)).table
-        probes = [Probe(codes, partial(evidence.additions, conversation, table)) for conversation, codes in contexts]
-    index, recall = measured(index, matrix, probes, min_recall)
-    return index.spec, recall
-
-
-def _some(contexts: Sequence[EncodedContext]) -> Sequence[EncodedContext]:
-    """Some of the contexts, evenly spread."""
-    return contexts[:: max(1, len(contexts) // _CONTEXTS)][:_CONTEXTS]
-
-
-def _made_of_candidates(directory: Path, model: Model, matrix: NDArray[Any]) -> list[Codes]:
+def contexts_of_candidates(directory: Path, model: Model, matrix: NDArray[Any]) -> list[Codes]:
     """Contexts of candidates that follow each other in the pool, for they cost a search what real ones do.
 
     A model that encodes no contexts is taken for a Bi-encoder: a candidate's vector stands for a context.
     """
-    starts = np.linspace(0, len(matrix) - _TURNS, _CONTEXTS).astype(np.int64).tolist()
+    starts = np.linspace(0, len(matrix) - _TURNS, TIMED_CONTEXTS).astype(np.int64).tolist()
     if not isinstance(model, ContextEncoder):
         return [np.asarray(matrix[[start]], np.float32) for start in starts]
     table = CandidateTable(directory / CANDIDATES_FILE)

@@ -169,11 +169,10 @@ def convert(found: Sequence[Recognised], output: Path, asked: Asked, progress: P
     used = found[0].map
     done = Converted(used)
     with filling(output) as inside, table_on_disk() as table, ExitStack() as stack:
-        for path, _ in (each for kind in found for each in kind.files if not asked.encoding and not used.collection):
-            if guessed := guessed_encoding(path):
-                done.guessed[str(path)] = guessed
         writer = _Writer(inside, stack, done, table, asked)
-        read = _collections(found, table) if used.collection else _read(found, used, asked, table, writer)
+        read = _read(found, asked, table, writer)
+        if used.collection:
+            read = (each for kind in found for each in collection(kind.files[0][0].parent, table))
         for count, (file, number, split, each) in enumerate(read, 1):
             writer.take(each, split, file, number)
             if count % _ROWS_A_REPORT == 0:
@@ -186,20 +185,14 @@ def convert(found: Sequence[Recognised], output: Path, asked: Asked, progress: P
     return done
 
 
-def _collections(
-    found: Sequence[Recognised], table: sqlite3.Connection
-) -> Iterator[tuple[str | Path, int, str, Found]]:
-    for kind in found:
-        yield from collection(kind.files[0][0].parent, table)
-
-
 def _read(
-    found: Sequence[Recognised], used: Map, asked: Asked, table: sqlite3.Connection, writer: "_Writer"
+    found: Sequence[Recognised], asked: Asked, table: sqlite3.Connection, writer: "_Writer"
 ) -> Iterator[tuple[str | Path, int, str, Found]]:
+    used = found[0].map
     talks, reads = Talks(table, used, asked), Reads(used)
     for place, file, split in ((kind.each, file, split) for kind in found for file, split in kind.files):
         head: Object | None = None
-        for number, row in records(file, asked.encoding, place, used.lines or None):
+        for number, row in records(file, writer.encoding_of(file), place, used.lines or None):
             try:
                 if isinstance(row, RowError):
                     raise row
@@ -220,7 +213,7 @@ def _read(
                 yield file, number, split, RowError(_UNSAID)
     if "documents" not in used.paths:
         yield from talks.examples()
-        writer.said(talks.said)
+        writer.done.said = talks.said
 
 
 def _parts(used: Map, record: Object) -> list[Object]:
@@ -274,21 +267,25 @@ class _Writer:
     def __init__(
         self, output: Path, stack: ExitStack, done: Converted, table: sqlite3.Connection, asked: Asked
     ) -> None:
-        self._output, self._stack, self._done, self._table, self._asked = output, stack, done, table, asked
+        self._output, self._stack, self.done, self._table, self._asked = output, stack, done, table, asked
         self._dialogues: dict[str, Callable[[Dialogue], object]] = {}
         self._rows: dict[str, BinaryIO] = {}
         self._seen = SeenHashes(output)
         table.execute("CREATE TABLE replies (key TEXT PRIMARY KEY, text, count, kept) WITHOUT ROWID")
         table.execute("CREATE TABLE first (place INTEGER PRIMARY KEY, key)")
 
-    def said(self, what: Said) -> None:
-        self._done.said = what
+    def encoding_of(self, file: Path) -> str | None:
+        """Return the encoding that was asked for, or that a file seems to be in, which is noted."""
+        if self._asked.encoding or (guessed := guessed_encoding(file)) is None:
+            return self._asked.encoding
+        self.done.guessed[str(file)] = guessed
+        return guessed
 
     def unread(self, places: Iterator[str], file: Path, number: int) -> None:
         for place in dict.fromkeys(places):
-            if place in self._done.unread or len(self._done.unread) < _MOST_UNREAD:
-                self._done.unread[place] += 1
-                self._done.first.setdefault(place, f"{file}:{number}")
+            if place in self.done.unread or len(self.done.unread) < _MOST_UNREAD:
+                self.done.unread[place] += 1
+                self.done.first.setdefault(place, f"{file}:{number}")
 
     def take(self, found: Found, split: str, file: str | Path, number: int) -> None:
         try:
@@ -308,8 +305,8 @@ class _Writer:
         if name not in self._dialogues:
             self._dialogues[name] = self._stack.enter_context(new_dialogues(self._output / name))
         self._dialogues[name](example)
-        self._done.examples[name] += 1
-        if self._done.map.collection:
+        self.done.examples[name] += 1
+        if self.done.map.collection:
             return
         key = f"{text_key(example.response):016x}"
         found = self._table.execute("SELECT count, kept FROM replies WHERE key = ?", (key,)).fetchone()
@@ -331,30 +328,30 @@ class _Writer:
         rows = self._table.execute("SELECT key, text, count, kept FROM first JOIN replies USING (key) ORDER BY place")
         for key, text, count, kept in rows:
             if count < self._asked.min_count:
-                self._done.left_out["a reply that was given too seldom for the pool (--min-count)"] += 1
+                self.done.left_out["a reply that was given too seldom for the pool (--min-count)"] += 1
                 continue
             one = {name: them[0] if len(them) == 1 else them for name, them in orjson.loads(kept).items()}
             self._write(POOL, {"id": key, "text": text, **({"metadata": one} if one else {})})
-            self._done.candidates += 1
-            self._done.fields.count(one)
+            self.done.candidates += 1
+            self.done.fields.count(one)
 
     def _take_document(self, row: Object) -> None:
-        found = document(row, self._done.fields)
+        found = document(row, self.done.fields)
         name = text_id(found.text) if found.id is None else found.id
         if not self._seen.add(hash_id(name)):
             raise RowError("its id was seen before")
         metadata = {"metadata": found.metadata} if found.metadata else {}
         self._write(POOL, {"id": name, "text": found.text, **metadata})
-        self._done.candidates += 1
-        self._done.fields.count(found.metadata)
+        self.done.candidates += 1
+        self.done.fields.count(found.metadata)
 
     def _leave_out(self, reason: str, file: str | Path, number: int) -> None:
-        left = self._done.left_out
+        left = self.done.left_out
         if left.total() < _MOST_LISTED:
             self._write(REJECTED, {"file": str(file), "line": number, "reason": reason})
         reason = reason if reason in left or len(left) < _MOST_REASONS else "other reasons"
         left[reason] += 1
-        self._done.first.setdefault(reason, f"{file}:{number}")
+        self.done.first.setdefault(reason, f"{file}:{number}")
 
     def _write(self, name: str, row: Object) -> None:
         line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

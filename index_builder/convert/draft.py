@@ -27,13 +27,8 @@ class Tree:
         if isinstance(value, dict) and depth < _MOST_DEPTH:
             names = [*value] if len(value) <= _MOST_KEYS else [*value][:1]
             for name in names:
-                shown = (
-                    "*"
-                    if len(value) > _MOST_KEYS
-                    else name
-                    if name.isascii() and name.isidentifier()
-                    else json.dumps(name, ensure_ascii=False)
-                )
+                is_plain = name.isascii() and name.isidentifier()
+                shown = "*" if len(value) > _MOST_KEYS else name if is_plain else json.dumps(name, ensure_ascii=False)
                 self._take(value[name], f"{place}.{shown}" if place else shown, depth + 1)
         elif isinstance(value, list) and depth < _MOST_DEPTH:
             for each in value[:20]:
@@ -54,7 +49,11 @@ class Tree:
 
 def draft(fields: Tree) -> str:
     """Return the beginning of a map: what seems to be where, and beside it what else may be."""
-    values = {place: them for place, them in fields.values.items() if not any(map(_is_object, them))}
+    values = {
+        place: them
+        for place, them in fields.values.items()
+        if all(isinstance(each, str | int | float) for each in them)
+    }
     texts = sorted(filter(lambda place: _is_text(values[place]), values), key=lambda place: -_length(values[place]))
     text = next((place for place in texts if "[]" in place), next(iter(texts), ""))
     holder = text.rpartition("[]")[0]  # the list of messages
@@ -69,16 +68,12 @@ def draft(fields: Tree) -> str:
     who = [place for place in others if 1 < _distinct(values[place]) <= 5]
     who.sort(key=lambda place: (place in marks, _distinct(values[place])))
     ids = [place for place in of_record if place.split(".")[-1].strip('"').lower().endswith(("id", "key"))]
-    repeated = [
-        it
-        for it in of_record
-        if it not in (text, *times, *who[:1]) and (holder or _distinct(values[it]) < len(values[it]))
-    ]
+    rest = [place for place in of_record if place not in (text, *times, *who[:1])]
+    repeated = [place for place in rest if holder or _distinct(values[place]) < len(values[place])]
     conversation = list(dict.fromkeys([*ids, *repeated]))
-    seen = list(dict.fromkeys(str(value) for value in (values[who[0]] if who else ())))
-    told = [
-        _inside(place, each) for place in dict.fromkeys([text or next(iter(values), ""), *conversation[:1], *who[:1]])
-    ]
+    seen = list(dict.fromkeys(map(str, values[who[0]] if who else ())))
+    telling = dict.fromkeys([text or next(iter(values), ""), *conversation[:1], *who[:1]])
+    told = [_inside(place, each) for place in telling]
     is_html = any(has_tags(str(value)) for value in values.get(text, ()))
     lines = [
         'about = "what wrote these files"',
@@ -98,10 +93,6 @@ def draft(fields: Tree) -> str:
 
 def _inside(place: str, holder: str) -> str:
     return place.removeprefix(holder).removeprefix(".") or "@"
-
-
-def _is_object(value: Any) -> bool:
-    return not isinstance(value, str | int | float)
 
 
 def _distinct(values: Sequence[Any]) -> int:

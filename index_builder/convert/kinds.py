@@ -83,12 +83,9 @@ def _best(
             known, wrong = sampled(*key, encoding)
             samples[key] = [] if used.lines and wrong else [placed(row, file) for row in known]
         for row in samples[key]:
-            best = min(best, (each, [told for told in used.told_by if not _is_there(told, row)]), key=_lacking)
+            missing = [told for told in used.told_by if not _is_there(told, row)]
+            best = min(best, (each, missing), key=lambda found: len(found[1]))
     return best
-
-
-def _lacking(found: tuple[str, list[str]]) -> int:
-    return len(found[1])
 
 
 def _is_there(path: str, row: Object) -> bool:

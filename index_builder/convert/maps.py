@@ -32,10 +32,8 @@ from polyrank.index_builder.pool.truth import is_false
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 
-OF_RECORD: tuple[str, ...] = (
-    *("head", "inside", "conversation", "begins", "ends", "messages", "first", "system", "persona", "right"),
-    "documents",
-)
+_OF_ALL = ("head", "inside", "conversation", "begins", "ends", "messages", "first", "system", "persona", "right")
+OF_RECORD = (*_OF_ALL, "documents")
 OF_MESSAGE = ("text", "who", "answers", "time", "only", "learn", "name", "parent", "replies", "candidates", "wrong")
 PATHS = OF_RECORD + OF_MESSAGE
 _SHIPPED = Path(__file__).parent / "maps"
@@ -93,11 +91,9 @@ class Map:
             source = {key: value for key, value in source.items() if not key.startswith("_") and value != text}
         else:
             source = {key: found(path, record, "keep") for key, path in self.keep.items()}
-        return {key: value for key, value in source.items() if value is not None and not _is_vector(value)}
-
-
-def _is_vector(value: object) -> bool:
-    return isinstance(value, list) and len(value) >= 16 and {*map(type, value)} <= {int, float}
+        lists = {key: value for key, value in source.items() if isinstance(value, list) and len(value) >= 16}
+        vectors = {key for key, value in lists.items() if {*map(type, value)} <= {int, float}}
+        return {key: value for key, value in source.items() if value is not None and key not in vectors}
 
 
 class _Functions(functions.Functions):

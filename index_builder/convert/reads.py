@@ -14,14 +14,8 @@ _ADDED = ("_file", "_folder", "_key", "_head", "_record")
 _SAME = ("slice", "index", "current", "identity")
 _TOLD = ("literal", "multi_select_dict", "comparator", "not_expression", "function_expression")
 _UNION = ("or_expression", "multi_select_list", "and_expression")
-_PASSED_ON: dict[str, Place] = {
-    "rows": (),
-    "reverse": (),
-    "sort_by": (),
-    "max_by": (),
-    "not_null": (),
-    "values": ("*",),
-}
+_PASSED_ON: dict[str, Place] = dict.fromkeys(("rows", "reverse", "sort_by", "max_by", "not_null"), ())
+_PASSED_ON["values"] = ("*",)
 
 
 class Reads:

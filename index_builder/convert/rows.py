@@ -79,7 +79,7 @@ def records(
         found = _table_rows(path, start)
     elif path.suffix.lower() == ".xlsx":
         found = _sheet_rows(path)
-    elif any(start.startswith(mark) for mark in _NO_TEXTS):
+    elif start.startswith(_NO_TEXTS):
         raise PoolInvalid(path, "is an archive or a document of pages; unpack it, or save it as .csv, .json or .txt")
     elif is_text(start):
         found = _text_records(path, encoding, lines) if lines else _csv_rows(path, encoding)
@@ -262,8 +262,8 @@ _WITHOUT_MARKS = dict.fromkeys(map(ord, _MARKS))
 
 
 def _text_of(path: Path, encoding: str | None) -> AbstractContextManager[io.TextIOWrapper]:
-    guessed = None if encoding else guessed_encoding(path)
-    return decoded(path, encoding or guessed, "replace" if encoding or guessed else _BY_LETTER)
+    found = encoding or guessed_encoding(path)
+    return decoded(path, found, "replace" if found else _BY_LETTER)
 
 
 def guessed_encoding(path: Path) -> str | None:

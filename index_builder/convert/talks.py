@@ -138,9 +138,8 @@ class Talks:
         if "conversation" in used.paths and not self._is_whole and (name is None or not str(name).strip()):
             raise RowError("the row names no conversation")
         is_new = self._is_whole and not used.joined
-        called = (
-            f"{stem}:{number}" if is_new else f"{stem}:{self._part}" if {"begins", "ends"} & {*used.paths} else stem
-        )
+        has_parts = {"begins", "ends"} & {*used.paths}
+        called = f"{stem}:{number}" if is_new else f"{stem}:{self._part}" if has_parts else stem
         called = called if name is None else str(name).strip()
         said_here = self._messages(record)
         messages = [(*columns, len(data["text"]), orjson.dumps(data)) for *columns, data in said_here]
@@ -195,9 +194,8 @@ class Talks:
             _count(self.said.ours, ASSISTANT)
             yield _ANSWER, ASSISTANT, time, place, None, None, data | with_it
         elif "right" in used.paths and self._is_whole:
-            raise RowError(
-                "no reply that is right" + (", but a wrong one" if self._beside(record).get("wrong") else "")
-            )
+            wrong = ", but a wrong one" if self._beside(record).get("wrong") else ""
+            raise RowError(f"no reply that is right{wrong}")
 
     def _message(self, message: Any, above: str | None) -> tuple[Any, ...]:
         used = self._map
@@ -317,19 +315,14 @@ class Talks:
         while many := rows.fetchmany(10_000):
             update = "UPDATE messages SET time = ?, other = ? WHERE row = ?"
             table.executemany(update, [(ways[0](time), ways[-1](time), row) for row, time in many])
-        if len(ways) > 1 and not self._is_one_order():
+        query = "SELECT talk, other FROM messages WHERE place = 0 ORDER BY talk, time, row"
+        talks = groupby(table.execute(query) if len(ways) > 1 else (), itemgetter(0))
+        ordered = ([time for _, time in talk if time is not None] for _, talk in talks)
+        if not all(others == sorted(others) for others in ordered):
             raise InvalidInput(
                 f"does the day or the month stand first in times such as {example!r}? Say --order day-first or --order"
                 " month-first"
             )
-
-    def _is_one_order(self) -> bool:
-        rows = self._table.execute("SELECT talk, other FROM messages WHERE place = 0 ORDER BY talk, time, row")
-        for _, talk in groupby(rows, itemgetter(0)):
-            times = [time for _, time in talk if time is not None]
-            if times != sorted(times):
-                return False
-        return True
 
     def examples(self) -> Iterator[tuple[str, int, str, Dialogue | RowError]]:
         """Yield the file, the line and the split of each conversation with each of its examples, or why it has none.

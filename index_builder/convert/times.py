@@ -99,9 +99,8 @@ def readings(times: Callable[[], Iterable[str]], order: Order | None) -> tuple[l
         if place > furthest:
             furthest, why = place, bad
     told = {is_first for text in times() if (is_first := _is_month_first(text)) is not None}
-    orders: list[Order] = (
-        [order] if order else ["month-first" if is_first else "day-first" for is_first in sorted(told)]
-    )
+    found: list[Order] = ["month-first" if is_first else "day-first" for is_first in sorted(told)]
+    orders = [order] if order else found
     if len(orders) > 1:
         return [], next(text for text in times() if _is_month_first(text))
     written = [partial(_written, order=each) for each in orders or ("day-first", "month-first")]

@@ -219,7 +219,8 @@ class _Fields:
     def read(self, table: CandidateTable, field: str) -> bool:
         """Read a field in one more part of the table; returns whether there was one."""
         with self._lock:
-            if field in self._known or not self._may_exist(field):
+            may_exist = field not in self._absent if len(self._names) > _MOST_NAMES else field in self._names
+            if field in self._known or not may_exist:
                 return False
             postings, part = self._unfinished.pop(field, (_Postings(self._size), 0))
             if part < table.parts:
@@ -228,9 +229,6 @@ class _Fields:
                 return True
             self._keep(field, postings)
             return False
-
-    def _may_exist(self, field: str) -> bool:
-        return field not in self._absent if len(self._names) > _MOST_NAMES else field in self._names
 
     def _keep(self, field: str, postings: "_Postings") -> None:
         if postings.in_order().is_found:
@@ -301,7 +299,6 @@ class _Postings:
 
     @property
     def is_found(self) -> bool:
-        """Whether any row has the field."""
         return len(self._present) > 0
 
     def kinds(self, removed: NDArray[np.int64]) -> set[str]:
@@ -316,7 +313,6 @@ class _Postings:
         return bisect_left(self._values, (kind,))
 
     def mask(self, wanted: Any) -> _Mask:
-        """Whether each row matches, (N,)."""
         if not isinstance(wanted, Mapping):
             ends = ((bisect_left(self._values, key), bisect_right(self._values, key)) for key in set(keys_of(wanted)))
             return self._mask_of(self._slice(*each) for each in ends)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.index_builder.generation.manifest import MANIFEST_FILE, FileEntry, Manifest, part_directory
+from polyrank.index_builder.generation.manifest import MANIFEST_FILE, PARTS, FileEntry, Manifest, part_directory
 from polyrank.index_builder.generation.texts import TEXTS_FILE, KnownTexts, TextIndex
 from polyrank.index_builder.generation.words import Words, evidence_of, open_words
 from polyrank.index_builder.index.faiss_index import CandidateIndex
@@ -112,19 +112,14 @@ class Generation:
                 raise ValueError(f"{name} is of {count} candidates, the manifest says {manifest.count}")
         evidence = evidence_of(model)
         words = open_words(path, evidence, manifest.count) if evidence else None
-        order = None if manifest.is_whole else _order(path / ORDER_FILE, manifest.count)
+        order = None if manifest.is_whole else np.fromfile(path / ORDER_FILE, np.dtype("<i8"))
+        if order is not None and (len(order) != manifest.count or not (order[:-1] < order[1:]).all() or order[0] < 0):
+            raise ValueError(f"{ORDER_FILE} does not hold {manifest.count} places in ascending order")
         return cls(path, whole, manifest, model, candidates, texts, embeddings, index, words, order)
 
     def close(self) -> None:
         """Drop the maps of the files; arrays that were taken from them stay valid."""
         self.embeddings.close()
-
-
-def _order(path: Path, count: int) -> NDArray[np.int64]:
-    order = np.fromfile(path, np.dtype("<i8"))
-    if len(order) != count or not (order[:-1] < order[1:]).all() or order[0] < 0:
-        raise ValueError(f"{ORDER_FILE} does not hold {count} places in ascending order")
-    return order
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -170,7 +165,7 @@ def check_beside_parts(path: Path, manifest: Manifest, *, verify: bool = True) -
     own = tuple(f"{part_directory(part)}/" for part in range(len(manifest.parts)))
     try:
         found = {name: file for name, file in _files(path).items() if not name.startswith(own)}
-        expected = manifest.beside_parts()
+        expected = {name: entry for name, entry in manifest.files.items() if not name.startswith(f"{PARTS}/")}
         if missing := set(expected) - set(found):
             raise ValueError(f"{min(missing)} is missing")
         _check_files(found, _empty_directories(path) - {name.rstrip("/") for name in own}, expected, verify)

@@ -147,30 +147,19 @@ class Manifest:
         """Where the files of a part, given by its number, lie within the generation; "" if it is the only one."""
         return "" if len(self.parts) == 1 else part_directory(part)
 
-    def beside_parts(self) -> dict[str, FileEntry]:
-        """The files that belong to no part alone; where there is one part, it has all."""
-        return {} if len(self.parts) == 1 else self._files_within("", f"{PARTS}/")
-
     def of_part(self, part: int) -> "Manifest":
         """The facts of a part, given by its number, as if it were a generation: counts, index and files are its own."""
         if len(self.parts) == 1:
             return self
-        own = self.parts[part]
+        own, within = self.parts[part], f"{self.directory(part)}/"
         return dataclasses.replace(
             self,
             count=own.count,
             index=own.index,
             recall=own.recall,
-            files=self._files_within(f"{self.directory(part)}/"),
+            files={name.removeprefix(within): each for name, each in self.files.items() if name.startswith(within)},
             parts=[own],
         )
-
-    def _files_within(self, directory: str, but: str | None = None) -> dict[str, FileEntry]:
-        return {
-            name.removeprefix(directory): entry
-            for name, entry in self.files.items()
-            if name.startswith(directory) and (but is None or not name.startswith(but))
-        }
 
     def to_json(self) -> bytes:
         """The content of `manifest.json`."""

@@ -75,7 +75,10 @@ class CandidateIndex:
             core = core_of(index)
             if isinstance(core, faiss.IndexHNSW):
                 core.hnsw.efConstruction = _EF_CONSTRUCTION
-            with faiss_threads(1 if _has_graph(core) else faiss.omp_get_max_threads()):
+            graphs = (faiss.IndexHNSW, faiss.IndexNSG)  # of the rows, or of the centroids of lists
+            quantizer = faiss.downcast_index(core.quantizer) if isinstance(core, faiss.IndexIVF) else None
+            has_graph = isinstance(core, graphs) or isinstance(quantizer, graphs)
+            with faiss_threads(1 if has_graph else faiss.omp_get_max_threads()):
                 if not index.is_trained:
                     _train(index, _sample(matrix, max(_TRAINING_ROWS, _ROWS_A_LIST * lists_of(core))))
                 for start in range(0, len(matrix), _BLOCK_ROWS):
@@ -195,13 +198,6 @@ def _effort_of(index: Any) -> _Effort | None:
     if isinstance(core, faiss.IndexIVF):
         return _Effort("nprobe", min(_NPROBE, core.nlist), core.nlist)
     return None
-
-
-def _has_graph(core: Any) -> bool:
-    """Whether rows, or the centroids of lists, are linked to a graph."""
-    graphs = (faiss.IndexHNSW, faiss.IndexNSG)
-    quantizer = faiss.downcast_index(core.quantizer) if isinstance(core, faiss.IndexIVF) else None
-    return isinstance(core, graphs) or isinstance(quantizer, graphs)
 
 
 @contextmanager

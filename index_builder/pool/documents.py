@@ -176,15 +176,13 @@ class Fields:
 
     def described(self) -> dict[str, Any]:
         """Return what was found as JSON can say it: `fields`, by name, `repeated_texts` and `left_out`."""
+        rare = {"decimal_commas": self.decimal_commas, "html_texts": self.tagged, "void_texts": self.void}
+        rare |= {"answers": self.answers, "no_times": self._no_times()}
         return {
             "fields": {name: {"kind": _one(kinds), "rows": kinds.total()} for name, kinds in self._kinds.items()},
             "repeated_texts": self.repeated,
             "left_out": [{"field": name, "why": why, "rows": rows} for (name, why), rows in self._left_out.items()],
-            **({"decimal_commas": self.decimal_commas} if self.decimal_commas else {}),
-            **({"html_texts": self.tagged} if self.tagged else {}),
-            **({"void_texts": self.void} if self.void else {}),
-            **({"answers": self.answers} if self.answers else {}),
-            **({"no_times": no_times} if (no_times := self._no_times()) else {}),
+            **{name: found for name, found in rare.items() if found},
         }
 
     def _no_times(self) -> dict[str, str]:
@@ -201,26 +199,20 @@ class Fields:
         lines = [f"fields: {_some(found)}" if found else "fields: none besides id and text"]
         if self._uncounted:
             lines[0] += f"; there are more than {_MOST_COUNTED} names"
-        if self.titled:
-            lines.append(f"the title stands in front of the text in {_rows(self.titled)} with _id, as in BEIR's files")
-        if self.repeated:
-            repeat = "repeats" if self.repeated == 1 else "repeat"
-            lines.append(f"{_rows(self.repeated)} {repeat} a text under another id; all of them are kept")
-        if self.tagged:
-            lines.append(f"texts with marks of HTML, which are kept: {_rows(self.tagged)}")
-        if self.void:
-            lines.append(f"texts that say NaN, None or NULL, as programs do where there is none: {_rows(self.void)}")
-        if self.decimal_commas:
-            lines.append(f"numbers with decimal commas: {_some(map(_shown, self.decimal_commas))}")
-        if self.answers:
-            lines.append(f"words read as true and false: {_some(map(_shown, self.answers))}")
-        if no_times := self._no_times():
-            shown = _some(f"{_shown(name)} (such as {_shown(other)})" for name, other in no_times.items())
-            lines.append(f"dates that ranges pass over: {shown}; they compare those such as 2026-12-31 alone")
-        if self._left_out:
-            left = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
-            lines.append(f"left out: {_some(left)}")
-        return lines
+        titled, repeat = _rows(self.titled), "repeats" if self.repeated == 1 else "repeat"
+        dates = [f"{_shown(name)} (such as {_shown(other)})" for name, other in self._no_times().items()]
+        left = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
+        told = [
+            (self.titled, f"the title stands in front of the text in {titled} with _id, as in BEIR's files"),
+            (self.repeated, f"{_rows(self.repeated)} {repeat} a text under another id; all of them are kept"),
+            (self.tagged, f"texts with marks of HTML, which are kept: {_rows(self.tagged)}"),
+            (self.void, f"texts that say NaN, None or NULL, as programs do where there is none: {_rows(self.void)}"),
+            (self.decimal_commas, f"numbers with decimal commas: {_some(map(_shown, self.decimal_commas))}"),
+            (self.answers, f"words read as true and false: {_some(map(_shown, self.answers))}"),
+            (dates, f"dates that ranges pass over: {_some(dates)}; they compare those such as 2026-12-31 alone"),
+            (left, f"left out: {_some(left)}"),
+        ]
+        return lines + [line for found, line in told if found]
 
 
 def _one(kinds: Counter[str]) -> str:

@@ -1,6 +1,7 @@
 """In which encoding a text seems to be that is not in UTF-8."""
 
 import re
+from functools import lru_cache
 
 from polyrank.model.text.language import count_languages
 
@@ -11,6 +12,7 @@ _FEWEST_GUESSED, _FEWEST_SHARED = 12, 40  # bytes beside ASCII, and of it; less 
 _NO_UTF_8, _OTHER = re.compile("[\udc80-\udcff]"), re.compile("[\u0370-\u1dff\u2e80-\uffef]")  # no Latin letters
 
 
+@lru_cache(maxsize=1)  # telling a kind, then reading, ask for the same file
 def guessed(start: bytes) -> str | None:
     """Return the encoding of a text that begins so; None: it is in UTF-8, but for some letters perhaps.
 

@@ -28,7 +28,7 @@ def excel_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iterat
     """
 
     def named(sheet: str, cells: list[str]) -> list[str]:
-        return checked_header(path, cells, columns, f"the first row of sheet {sheet!r}", "name one so")
+        return checked_header(path, cells, columns, f"the first row of sheet {sheet!r}", lambda: "name one so")
 
     return sheet_rows(path, fields, named)
 

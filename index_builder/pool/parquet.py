@@ -62,14 +62,19 @@ def parquet_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iter
             file = read(raw)
             _require_few(path, file)
             called, paths = _columns(path, file, fields, columns)
-            leaves = _leaves(file, paths)
+            inside = tuple(f"{path}." for path in paths)
+            stored = [file.schema.column(at).path for at in range(file.metadata.num_columns)]
+            leaves = [at for at, path in enumerate(stored) if f"{path}.".startswith(inside)]
             _require_bounded(path, file, leaves)
-            kept = _kept_as_stored(file, leaves)
+            # Of texts, what is little in each row group is kept as it is stored: it may be repeated very often.
+            texts = [at for at in leaves if file.schema.column(at).physical_type == "BYTE_ARRAY"]
+            kept = [at for at in texts if all(c.total_uncompressed_size <= _LITTLE_BYTES for c in _chunks(file, at))]
             rows_at_once = _batch_rows(path, file, leaves, kept)
             file = read(raw, read_dictionary=[file.schema.column(at).path for at in kept])
             number = 0
             for batch in file.iter_batches(rows_at_once, columns=paths):
-                for row in _rows(_as_columns(batch, called)):
+                names = [called[name] for name in batch.schema.names]
+                for row in _rows(pa.RecordBatch.from_arrays(list(map(_cast, batch.columns)), names=names)):
                     number += 1
                     yield number, row
     except (OSError, pa.ArrowException) as error:
@@ -127,13 +132,6 @@ def _short(kind: pa.DataType) -> str:
     return said if len(said) <= _TYPE_CHARACTERS else f"{said[:_TYPE_CHARACTERS]}…"
 
 
-def _leaves(file: "ParquetFile", paths: Sequence[str]) -> list[int]:
-    """Return the stored columns that hold the values at these paths."""
-    stored = [file.schema.column(at).path for at in range(file.metadata.num_columns)]
-    inside = tuple(f"{path}." for path in paths)
-    return [at for at, path in enumerate(stored) if f"{path}.".startswith(inside)]
-
-
 def _require_bounded(path: Path, file: "ParquetFile", leaves: Sequence[int]) -> None:
     for at in leaves:
         is_list = file.schema.column(at).max_repetition_level > 0
@@ -148,16 +146,6 @@ def _require_bounded(path: Path, file: "ParquetFile", leaves: Sequence[int]) -> 
 
 def _chunks(file: "ParquetFile", column: int) -> list[Any]:
     return [file.metadata.row_group(group).column(column) for group in range(file.metadata.num_row_groups)]
-
-
-def _kept_as_stored(file: "ParquetFile", leaves: Sequence[int]) -> list[int]:
-    """Return the columns that hold little text in each row group, perhaps repeated very often."""
-    return [
-        at
-        for at in leaves
-        if file.schema.column(at).physical_type == "BYTE_ARRAY"
-        and all(chunk.total_uncompressed_size <= _LITTLE_BYTES for chunk in _chunks(file, at))
-    ]
 
 
 def _batch_rows(path: Path, file: "ParquetFile", leaves: Sequence[int], kept: Sequence[int]) -> int:
@@ -208,12 +196,6 @@ def _as_read(kind: pa.DataType) -> pa.DataType | None:
         return pa.time64("us")
     plain = (of.is_boolean, of.is_integer, of.is_floating, of.is_null, of.is_date, of.is_decimal)
     return kind if _is_text(kind) or any(is_kind(kind) for is_kind in plain) else None
-
-
-def _as_columns(batch: pa.RecordBatch, called: dict[str, str]) -> pa.RecordBatch:
-    """Return a batch with columns as they are called, of the types to read."""
-    names = [called[name] for name in batch.schema.names]
-    return pa.RecordBatch.from_arrays(list(map(_cast, batch.columns)), names=names)
 
 
 def _cast(array: Any) -> Any:

@@ -7,7 +7,7 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import MappingProxyType
@@ -73,34 +73,34 @@ class PoolRows(Iterable[Candidate | Rejected]):
     def __iter__(self) -> Iterator[Candidate | Rejected]:
         return self._rows
 
-    def has_rows(self) -> bool:
-        """Look at the first rows, which are read again later; raises PoolInvalid where a file is none."""
-        return bool(list(islice(self._raw({}, Fields()), _FIRST_ROWS)))
+    def begin(self) -> bool:
+        """Read the first rows, which stay; returns whether there are any. Raises PoolInvalid where a file is none."""
+        first = list(islice(self._rows, _FIRST_ROWS))
+        self._rows = chain(first, self._rows)
+        return bool(first)
 
     def _read(self) -> Iterator[Candidate | Rejected]:
-        tables = [path for path, suffix in self._files if suffix == _CSV]
-        typed = column_kinds(tables, self._encoding, self._columns)
-        self.fields.decimal_commas, self.fields.answers = with_commas(typed), with_answers(typed)
-        for path, line, row in self._raw(typed, self.fields):
-            try:
-                yield self._candidate(row)
-            except RepeatedText as error:
-                yield Rejected(str(path), line, str(error), is_bad=False)
-            except RowError as error:
-                yield Rejected(str(path), line, str(error)[:_REASON_CHARACTERS])
-
-    def _raw(self, typed: Typed, fields: Fields) -> Iterator[tuple[Path, int, object]]:
+        typed: Typed | None = None  # once a file of CSV is due: that reads all of them
         for path, suffix in self._files:
             if suffix == _CSV:
+                if typed is None:
+                    tables = [path for path, suffix in self._files if suffix == _CSV]
+                    typed = column_kinds(tables, self._encoding, self._columns)
+                    self.fields.decimal_commas, self.fields.answers = with_commas(typed), with_answers(typed)
                 rows = csv_rows(path, self._encoding, self._columns, typed)
             elif suffix == _PARQUET:
-                rows = parquet_rows(path, fields, self._columns)
+                rows = parquet_rows(path, self.fields, self._columns)
             elif suffix == _EXCEL:
-                rows = excel_rows(path, fields, self._columns)
+                rows = excel_rows(path, self.fields, self._columns)
             else:
                 rows = ((line, renamed(row, self._columns)) for line, row in json_rows(path))
             for line, row in rows:
-                yield path, line, row
+                try:
+                    yield self._candidate(row)
+                except RepeatedText as error:
+                    yield Rejected(str(path), line, str(error), is_bad=False)
+                except RowError as error:
+                    yield Rejected(str(path), line, str(error)[:_REASON_CHARACTERS])
 
     def _candidate(self, row: object) -> Candidate:
         """Check a row, remember its id and its text, and count its fields."""
@@ -125,7 +125,7 @@ def read_pool(
     """Stream the rows of `.jsonl`, `.jsonl.gz`, `.jsonl.zst`, `.csv`, `.parquet` and `.xlsx` files, in order.
 
     What a row means is said in `documents`; a row without an id gets one that is made from a hash of the text. Blank
-    lines are skipped. An id may occur only once in all files together. CSV files are read twice: see `spreadsheet`.
+    lines are skipped. An id may occur only once in all files together. CSV files are read twice: see `text`.
 
     A pool of more than 65,536 rows needs nameless files for the hashes of its ids and texts, 32 to 64 bytes a row. They
     lie in the directory `scratch`; None: the system's temporary directory. `encoding` is that of CSV files without a
@@ -145,12 +145,12 @@ def begin_pool(
     encoding: str | None = None,
     columns: Mapping[str, str] = NO_COLUMNS,
 ) -> PoolRows:
-    """Stream rows as `read_pool`, but look at the first ones now, so that a file that is none is refused at once.
+    """Stream rows as `read_pool`, but read the first ones now, so that a file that is none is refused at once.
 
     Raises PoolEmpty if there is no row.
     """
     pool = read_pool(paths, scratch, encoding, columns)
-    if not pool.has_rows():
+    if not pool.begin():
         raise PoolEmpty(f"{', '.join(map(str, paths))}: the pool holds no candidate")
     return pool
 
@@ -195,7 +195,10 @@ class SeenHashes:
         self._slots[at] = hashed
         self._count += 1
         if 2 * self._count > self._mask:
-            self._grow()
+            old = self._slots
+            self._resize(self._mask.bit_length() + 1)
+            for known in filter(None, old):
+                self._slots[self._slot(known)] = known
         return True
 
     def _slot(self, hashed: int) -> int:
@@ -204,13 +207,6 @@ class SeenHashes:
         while self._slots[at] not in (0, hashed):
             at = (at + 1) & self._mask
         return at
-
-    def _grow(self) -> None:
-        old = self._slots
-        self._resize(self._mask.bit_length() + 1)
-        for hashed in old:
-            if hashed:
-                self._slots[self._slot(hashed)] = hashed
 
     def _resize(self, bits: int) -> None:
         self._mask, self._shift = (1 << bits) - 1, 64 - bits

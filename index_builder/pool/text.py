@@ -200,7 +200,6 @@ def _with_comma(cell: str) -> float:
 def _rows(
     path: Path, encoding: str | None, columns: Mapping[str, str]
 ) -> Iterator[tuple[int, dict[str, str] | RowError]]:
-    """Yield the cells that are not empty by their columns."""
     with decoded(path, encoding) as stream:
         table = table_of(path, stream, lambda names: "text" in column_names(names, columns))
         encoding, hint = stream.encoding.removesuffix("-SIG"), cache(partial(_hint, path))
@@ -209,7 +208,7 @@ def _rows(
             if isinstance(cells, RowError):
                 yield line, cells
             elif header is None:
-                header = _header(path, cells, columns, table.separator, encoding)
+                header = _header(path, cells, columns, table.separator, encoding, hint)
             else:
                 yield line, _row(header, cells, table.separator, encoding, hint)
 
@@ -309,24 +308,30 @@ def _separator(line: str, known: Callable[[Sequence[str]], int]) -> str:
     return best if best in line else _NOTHING
 
 
-def _header(path: Path, cells: list[str], columns: Mapping[str, str], separator: str, encoding: str) -> list[str]:
+def _header(
+    path: Path, cells: list[str], columns: Mapping[str, str], separator: str, encoding: str, hint: Callable[[], str]
+) -> list[str]:
     if not _is_valid(cells):
-        raise PoolInvalid(path, f"the header is not valid {encoding}; {_hint(path)}")
+        raise PoolInvalid(path, f"the header is not valid {encoding}; {hint()}")
     between = {**_SEPARATORS, _NOTHING: "nothing"}.get(separator, repr(separator))
     read = f"read as {encoding} with {between} between columns"
-    advice = f"begin the file with a line such as id,text, or {_hint(path)}"
-    return checked_header(path, cells, columns, f"the first line, {read},", advice)
+    found = f"the first line, {read},"
+    return checked_header(
+        path, cells, columns, found, lambda: f"begin the file with a line such as id,text, or {hint()}"
+    )
 
 
-def checked_header(path: Path, cells: Sequence[str], columns: Mapping[str, str], found: str, advice: str) -> list[str]:
-    """Return the names of a table's columns; raises PoolInvalid, which says what was found and what to do."""
+def checked_header(
+    path: Path, cells: Sequence[str], columns: Mapping[str, str], found: str, advice: Callable[[], str]
+) -> list[str]:
+    """Return the names of a table's columns; raises PoolInvalid, which says what was found and, by `advice`, to do."""
     try:
         require_columns([cell.strip() for cell in cells], columns)
     except RowError as error:
         raise PoolInvalid(path, f"{error}: {found} names {shown_names(cells)}") from None
     names = column_names(cells, columns)
     if "text" not in names:
-        raise PoolInvalid(path, f"there is no column 'text': {found} names {shown_names(names)}; {advice}")
+        raise PoolInvalid(path, f"there is no column 'text': {found} names {shown_names(names)}; {advice()}")
     if twice := [name for name, times in Counter(names).items() if name and times > 1]:
         raise PoolInvalid(path, f"the header names twice: {shown_names(twice)}")
     if len(cells) > MAX_FIELDS:

@@ -234,27 +234,23 @@ class Encoders:
         except self._ray.exceptions.RayError as error:
             self._lost(worker, job, error)
             return
-        self._check(heard)
-        if job is None:
-            worker.begun, worker.losses = heard, 0
-            self._note_processor(heard)
-        else:
-            job.done = heard
-            if not job.counted:
-                job.counted = True
-                on_done(len(job.chunk.ids))
-
-    def _check(self, heard: Readiness | ChunkDone) -> None:
         if difference := self._maker.difference(heard.maker):
             raise BuildError(
                 f"the encoder on {heard.host} would make other vectors than this machine: {difference}; "
                 "all machines need the same model and software"
             )
-
-    def _note_processor(self, begun: Readiness) -> None:
-        if begun.processor not in self._processors:
-            self._processors.add(begun.processor)
-            self._tell(f"{begun.host} has another processor than this machine: vectors may differ in their last bits")
+        if job is None:
+            worker.begun, worker.losses = heard, 0
+            if heard.processor not in self._processors:
+                self._processors.add(heard.processor)
+                self._tell(
+                    f"{heard.host} has another processor than this machine: vectors may differ in their last bits"
+                )
+        else:
+            job.done = heard
+            if not job.counted:
+                job.counted = True
+                on_done(len(job.chunk.ids))
 
     def _lost(self, worker: _Worker, job: _Job | None, error: Exception) -> None:
         """Take note that an encoder was lost; it is asked again, each time later, and its chunk is free again."""

@@ -81,7 +81,11 @@ def back_up(store: GenerationStore, to: BinaryIO, progress: Progress) -> Backup:
         done, total = 0, sum(entry.size for entry in entries)
         with pa.CompressedOutputStream(cast(Any, to), "zstd") as packed, tarfile.open(fileobj=packed, mode="w|") as tar:
             for entry in entries:
-                _add(tar, entry)
+                reader: Any = _Digested(entry.file)
+                tar.addfile(_described(entry.name, entry.size), reader)
+                if entry.sha256 not in (None, reader.digest.hexdigest()):
+                    why = f"the sha256 of {Path(entry.name).name} differs from the manifest's"
+                    raise GenerationCorrupt(entry.generation, why)
                 progress("back up", done := done + entry.size, total)
             for name, ids in ((_HISTORY, history), (_CURRENT, [current])):
                 content = _lines(ids)
@@ -95,7 +99,6 @@ def _generations(history: Sequence[str], current: str) -> list[str]:
 
 
 def _entries(store: GenerationStore, generation: str, stack: ExitStack) -> Iterator[_Entry]:
-    """Open the files of a generation and its log."""
     path, manifest = store.path(generation), store.manifest(generation)
     expected = {MANIFEST_FILE: None, **{name: entry.sha256 for name, entry in manifest.files.items()}}
     for name, digest in expected.items():
@@ -137,13 +140,6 @@ class _Digested:
         content = self._file.read(size)
         self.digest.update(content)
         return content
-
-
-def _add(tar: tarfile.TarFile, entry: _Entry) -> None:
-    reader: Any = _Digested(entry.file)
-    tar.addfile(_described(entry.name, entry.size), reader)
-    if entry.sha256 not in (None, reader.digest.hexdigest()):
-        raise GenerationCorrupt(entry.generation, f"the sha256 of {Path(entry.name).name} differs from the manifest's")
 
 
 def restore(source: BinaryIO, root: Path, progress: Progress) -> Backup:
@@ -314,7 +310,6 @@ def _generation_of(name: str) -> str | None:
 
 
 def _ids(content: bytes) -> list[str]:
-    """Return what HISTORY or CURRENT names."""
     ids = content.decode("ascii").splitlines()
     if len(ids) > HISTORY_LENGTH or content != _lines(ids):
         raise BackupInvalid(_OTHERS)

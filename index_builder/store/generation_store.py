@@ -205,17 +205,16 @@ class GenerationStore:
         """Open a part of a generation, given by its number; if asked to `verify`, check every byte of its files."""
         return Generation.open(self.path(generation), part, verify=verify, needs_matrix=self._needs_matrix)
 
-    def open_parts(self, generation: str, *, verify: bool = True) -> list[Generation]:
-        """Open all parts of a generation; if asked to `verify`, check every byte of it and of its update log."""
+    def open_parts(self, generation: str) -> list[Generation]:
+        """Open all parts of a generation, and check every byte of it and of its update log."""
         manifest = self.manifest(generation)
         with telling(f"opening generation {generation}"), ExitStack() as stack:
-            check_beside_parts(self.path(generation), manifest, verify=verify)
+            check_beside_parts(self.path(generation), manifest)
             opened = []
             for part in range(len(manifest.parts)):
-                opened.append(self.open(generation, part, verify=verify))
+                opened.append(self.open(generation, part))
                 stack.callback(opened[-1].close)
-            if verify:
-                self.check_updates(manifest)
+            self.check_updates(manifest)
             stack.pop_all()
         return opened
 
@@ -291,9 +290,7 @@ class GenerationStore:
 
     def _finds_texts(self, manifest: Manifest) -> FindTexts | None:
         """What looks texts up in all of several parts; None: there is one, and who reads its log does that."""
-        if len(manifest.parts) == 1:
-            return None
-        return self.stored_texts(manifest)
+        return None if len(manifest.parts) == 1 else self.stored_texts(manifest)
 
     def stored_texts(self, manifest: Manifest) -> StoredTexts:
         """Return what looks texts up in all parts of a generation, without its updates."""
@@ -516,7 +513,11 @@ class GenerationStore:
             for generation in removed:
                 copies.forget(generation)
                 shutil.rmtree(self._unlist(generation))
-            self._remove_rejected()
+            left = self.ids()[:1]
+            for directory in (self.root / "rejected").glob("*"):
+                is_old = left and is_time_id(directory.name) and directory.name < left[0]
+                if is_old and why_not_plain(directory, is_directory=True) is None:
+                    shutil.rmtree(directory)
         with suppress(BuildBusy), self.building(redis_url):
             discard_all(self._generations, copies.forget, resumable(self._generations, copies.forget, recent=True))
             self._switch.remove_updates([stray.path.name for stray in self.strays()])
@@ -536,11 +537,3 @@ class GenerationStore:
         temporary = self._generations / f"{TEMPORARY_PREFIX}{generation}"
         rename_durably(self.path(generation), temporary)
         return temporary
-
-    def _remove_rejected(self) -> None:
-        """Remove logs of bad rows that are older than all generations."""
-        kept = self.ids()
-        for directory in (self.root / "rejected").glob("*"):
-            is_old = kept and is_time_id(directory.name) and directory.name < kept[0]
-            if is_old and why_not_plain(directory, is_directory=True) is None:
-                shutil.rmtree(directory)

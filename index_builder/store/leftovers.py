@@ -166,17 +166,16 @@ def resumable(generations: Path, forget: Forget, *, recent: bool = False) -> Lef
 
     `recent`: only of those whose journal was last written less than `RESUMABLE_FOR` ago.
     """
-    found = [each for each in entries(generations).temporary if _has_chunks(each) and not (recent and _is_old(each))]
+    found = [each for each in entries(generations).temporary if _has_chunks(each)]
+    if recent:
+        oldest = time.time() - RESUMABLE_FOR.total_seconds()
+        found = [each for each in found if journal_of(each).stat().st_mtime > oldest]
     return Leftover(max(found, key=_finished), forget) if found else None
 
 
 def _has_chunks(temporary: Path) -> bool:
     matrices = [temporary / MATRIX_FILE, *temporary.glob(f"{PARTS}/*/{MATRIX_FILE}")]
     return _is_file(journal_of(temporary)) and any(map(_is_file, matrices))
-
-
-def _is_old(temporary: Path) -> bool:
-    return time.time() - journal_of(temporary).stat().st_mtime >= RESUMABLE_FOR.total_seconds()
 
 
 def _is_file(path: Path) -> bool:

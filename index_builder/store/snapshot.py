@@ -181,7 +181,10 @@ class Snapshot:
         updates = [share for share, _ in shares]
         self._buffer.cut(self._seen)
         removed, alive = set[int](), dict.fromkeys(self.added.tolist())
-        own = iter(self._own_rows([candidate.text for update in updates for candidate in update.upserts]).tolist())
+        # The generation's first row of each text, if its vectors are on this machine.
+        texts = [candidate.text for update in updates for candidate in update.upserts]
+        is_here = self.generation.embeddings.is_whole
+        own = iter(self.generation.texts.first_rows(texts).tolist() if is_here else [-1] * len(texts))
         for update, order in shares:
             gone = [*update.deletes, *(candidate.id for candidate in update.upserts)]
             went = {row for row in self.generation.embeddings.ids.rows(gone).tolist() if row >= 0} - removed
@@ -205,16 +208,6 @@ class Snapshot:
             _seen=len(self._buffer.candidates),
             _tables=self._tables_with(self._buffer.candidates[self._seen :]),
         )
-
-    @property
-    def _has_vectors(self) -> bool:
-        """Whether the generation's vectors are on this machine."""
-        embeddings = self.generation.embeddings
-        return embeddings.has_matrix and (embeddings.late is None or embeddings.late.has_rows)
-
-    def _own_rows(self, texts: Sequence[str]) -> Rows:
-        """The generation's first row of each text, (N,); -1 where there is none whose vectors are on this machine."""
-        return self.generation.texts.first_rows(texts) if self._has_vectors else np.full(len(texts), -1, np.int64)
 
     def _tied(self, update: Update, own: Rows) -> Representations:
         """What is kept of an update's candidates, of which the generation has the texts in its `own` rows (N,)."""
@@ -355,7 +348,7 @@ class Snapshot:
     def stored_texts(self, texts: Sequence[str]) -> KnownTexts:
         """What is stored of texts, as far as it is on this machine."""
         rows = self.rows_of_texts(texts)
-        here = np.flatnonzero((rows >= 0) & (self._has_vectors | (rows >= self._built)))
+        here = np.flatnonzero((rows >= 0) & (self.generation.embeddings.is_whole | (rows >= self._built)))
         manifest = self.generation.manifest
         none = Representations.none(manifest.dim, manifest.late)
         return KnownTexts(here, self.representations(rows[here]) if len(here) else none)

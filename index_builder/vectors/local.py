@@ -11,7 +11,7 @@ which several may be equal. Whoever finds a row there compares its text.
 
 import os
 from collections.abc import Sequence
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, cast
@@ -24,6 +24,7 @@ from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.index_builder.vectors.late import LateReader, LateWriter, LocalLateRows
 from polyrank.model.inputs import open_input
 from polyrank.model.representations import LateRows, Representations
+from polyrank.model.text.folding import hash64
 
 MATRIX_FILE = "embeddings.bin"
 IDS_FILE = "ids.index"
@@ -151,10 +152,10 @@ class LocalEmbeddings:
             raise MatrixMissing(self._generation)
         return self._matrix
 
-    def require_matrix(self) -> None:
-        """Raise MatrixMissing if the matrix, or the rows of a second stage, are not on this machine."""
-        if not self.has_matrix or (self.late is not None and not self.late.has_rows):
-            raise MatrixMissing(self._generation)
+    @property
+    def is_whole(self) -> bool:
+        """Whether the matrix, and with a second stage its rows, are on this machine."""
+        return self.has_matrix and (self.late is None or self.late.has_rows)
 
     def gather(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """The vectors of rows, (N, D), copied; errors as `matrix`."""
@@ -183,7 +184,7 @@ def text_id(text: str) -> str:
 
 def hash_id(candidate_id: str) -> int:
     """Hash an id, or a text, to 64 bits."""
-    return int.from_bytes(blake2b(candidate_id.encode(), digest_size=8).digest(), "little")
+    return hash64(candidate_id.encode())
 
 
 class IdIndex:

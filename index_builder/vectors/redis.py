@@ -74,9 +74,9 @@ class FetchedRows(NamedTuple):
     status: NDArray[np.uint8]
 
 
-def prefix(dtype: np.dtype[Any], dim: int) -> bytes:
-    """The first bytes of every value of this dtype and dimension."""
-    return _PREFIX.pack(VERSION, list(DTYPES.values()).index(dtype), dim)
+def prefix(dtype: np.dtype[Any], dim: int, version: int = VERSION) -> bytes:
+    """The first bytes of every value of this dtype and dimension; `version`: VERSION, or ROWS_VERSION for rows."""
+    return _PREFIX.pack(version, list(DTYPES.values()).index(dtype), dim)
 
 
 def encode(key: bytes, vector: NDArray[Any], head: bytes) -> bytes:
@@ -119,23 +119,19 @@ def encode_rows(key: bytes, rows: NDArray[Any]) -> bytes:
     """The value that stores the rows (k, D2) of a candidate, in a store's dtype, under a key."""
     count, body = _COUNT.pack(len(rows)), np.ascontiguousarray(rows).tobytes()
     checksum = crc32(body, crc32(count, crc32(key))).to_bytes(4, "little")
-    return _rows_prefix(rows.dtype, rows.shape[1]) + count + checksum + body
+    return prefix(rows.dtype, rows.shape[1], ROWS_VERSION) + count + checksum + body
 
 
 def decode_rows(
     keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np.dtype[Any], late: LateRows
 ) -> FetchedRows:
     """Read the rows in the values of keys; status as `decode_many`. Another number of rows is CORRUPT, too."""
-    head = _rows_prefix(dtype, late.dim)
+    head = prefix(dtype, late.dim, ROWS_VERSION)
     found = [_rows_in(key, value, dtype, late, head) for key, value in zip(keys, values, strict=True)]
     status = [
         MISS if value is None else CORRUPT if rows is None else HIT for value, rows in zip(values, found, strict=True)
     ]
     return FetchedRows(found, np.array(status, np.uint8))
-
-
-def _rows_prefix(dtype: np.dtype[Any], dim: int) -> bytes:
-    return _PREFIX.pack(ROWS_VERSION, list(DTYPES.values()).index(dtype), dim)
 
 
 def _rows_in(key: bytes, value: bytes | None, dtype: np.dtype[Any], late: LateRows, head: bytes) -> NDArray[Any] | None:

@@ -5,7 +5,7 @@ contexts, N candidates, T tokens of a context, K tokens of a candidate, L layers
 dimensions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
+from polyrank.model.architectures.attention import ContextCodes, unit_length
 from polyrank.model.architectures.backbone import Backbone, Layer, TensorBatch, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.late import (
@@ -103,10 +103,6 @@ class DeformerEncoder(LateEncoder):
         last, rows = states.float().chunk(2, dim=-1)
         return rows, mask, unit_length(self.reduce(last, mask))
 
-    def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
-        """Return one unit vector for each context, (B, 1, D), with the score scale multiplied in."""
-        return one_vector_each(unit_length(self.reduce(states, mask)) * self.config.score_scale)
-
     @classmethod
     def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> ContextState:
         """Keep the states of tokens beside the first-stage vector."""
@@ -168,7 +164,9 @@ class DeformerEncoder(LateEncoder):
         for rows, mask in zip(*contexts.rows, strict=True):
             own = rows[mask].float()
             found = []
-            for some, present in _at_once(candidates, len(own)):
+            others, exist = candidates.rows
+            count = max(1, _TOKENS_AT_ONCE // (len(own) + others.shape[1]))
+            for some, present in zip(torch.split(others.float(), count), torch.split(exist, count), strict=True):
                 if torch.is_grad_enabled():  # keep what one part of the pairs takes, not what all of them take
                     found.append(checkpoint(self._first_outputs, own, some, present, use_reentrant=False))
                 else:
@@ -209,13 +207,6 @@ class DeformerEncoder(LateEncoder):
             states = layer.attended(states[:, :1] if last else states, query, key, value, mask)
             outputs.append(states)
         return outputs
-
-
-def _at_once(candidates: CandidateState, context_tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield rows and mask of so many candidates that few tokens are side by side at a time."""
-    rows, mask = candidates.rows
-    count = max(1, _TOKENS_AT_ONCE // (context_tokens + rows.shape[1]))
-    yield from zip(torch.split(rows.float(), count), torch.split(mask, count), strict=True)
 
 
 class StateTeacher:

@@ -3,7 +3,6 @@
 Axes: B contexts, N candidates, T tokens, M context vectors, K rows of a candidate, D dimensions.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, Self
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from polyrank.model.architectures.attention import (
     ContextCodes,
     attended_vectors,
+    one_vector_each,
     poly_scores,
     unit_length,
 )
@@ -82,7 +82,7 @@ class InnerTeacher(Protocol):
         """
 
 
-class LateEncoder(nn.Module, ABC):
+class LateEncoder(nn.Module):
     """Encodes contexts and candidates apart, so that candidates can be encoded ahead (Humeau et al. 4.2).
 
     A back-end runs the transformer of a side and its `..._outputs`. What follows has no weights and reads the config
@@ -213,12 +213,14 @@ class LateEncoder(nn.Module, ABC):
         """Return how many multiplications scoring a candidate of so many rows takes in the second stage."""
         return 0.0
 
-    @abstractmethod
     def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
         """Return the context vectors, (B, M, D), with the score scale multiplied in, and which exist, (B, M).
 
-        states: token states of contexts, (B, T, D). mask: (B, T).
+        states: token states of contexts, (B, T, D). mask: (B, T). Here each context has one vector.
         """
+        vectors = self.reduce(states, mask)
+        vectors = unit_length(vectors) if self.has_unit_vectors else vectors
+        return one_vector_each(vectors * self.config.score_scale)
 
     def first_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context by the first stage, (B, N)."""

@@ -11,12 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyrank.model.architectures.attention import (
-    ContextCodes,
-    code_attention,
-    one_vector_each,
-    unit_length,
-)
+from polyrank.model.architectures.attention import ContextCodes, code_attention, unit_length
 from polyrank.model.architectures.backbone import Activation, Backbone, Layer, TensorBatch, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.late import (
@@ -87,9 +82,8 @@ class MixEncoder(LateEncoder):
     @property
     def longest_input(self) -> int:
         """Tokens of the longest sequence, with a candidate's rows in it."""
-        return max(
-            self.config.max_context_tokens, self.config.max_candidate_tokens + self.config.block(MixConfig).rows - 1
-        )
+        more = self.config.block(MixConfig).rows - 1
+        return max(self.config.max_context_tokens, self.config.max_candidate_tokens + more)
 
     @property
     def context_width(self) -> int:
@@ -108,10 +102,6 @@ class MixEncoder(LateEncoder):
             for linear in (layer.attention.self.key, layer.attention.self.value):
                 projected.append(F.linear(state, linear.weight.float(), linear.bias.float()))
         return *self.context_codes(last, mask), torch.cat(projected, dim=-1)
-
-    def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
-        """Return one unit vector for each context, (B, 1, D), with the score scale multiplied in."""
-        return one_vector_each(unit_length(self.reduce(states, mask)) * self.config.score_scale)
 
     @classmethod
     def candidate_batch(cls, config: ModelConfig, candidates: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:

@@ -42,16 +42,14 @@ class PolyEncoder(LateEncoder):
         """
         if self.config.normalize:
             states = unit_length(states)
-        vectors, present = self._context_vectors(states, mask)
+        if self.code_vectors is None:
+            vectors, present = _OUTPUTS[self.config.context_vectors](states, mask, self.config.n_codes)
+        else:
+            vectors = code_attention(self.code_vectors, states, mask, self.config.code_scale)
+            present = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
         if self.config.normalize:
             vectors = unit_length(vectors)
         return ContextCodes(vectors * self.config.score_scale, present)
-
-    def _context_vectors(self, states: Tensor, mask: Tensor) -> ContextCodes:
-        if self.code_vectors is None:
-            return _OUTPUTS[self.config.context_vectors](states, mask, self.config.n_codes)
-        vectors = code_attention(self.code_vectors, states, mask, self.config.code_scale)
-        return ContextCodes(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
 
     def context_sums(self, states: Float64) -> StateSums:
         """Return the context vectors as sums over tokens; those that do not exist are not among them."""

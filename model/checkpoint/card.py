@@ -54,6 +54,7 @@ def exported_card(config: ModelConfig, name: str) -> str:
     """Return the card of a Bi-encoder that was written for sentence-transformers into the directory `name`."""
     compared = "cosine" if config.normalize else "dot product"
     separator = f" {config.assembly.turn_separator} "
+    most_turns = f", the last {config.assembly.max_turns} of them" if config.assembly.max_turns else ""
     sides = ""
     if config.sides_differ:
         sides = (
@@ -72,15 +73,20 @@ model.similarity(model.encode_query(context), model.encode_document(replies))
 ```
 
 {sides}
-A context is one text: its turns, oldest first, with `{separator.strip()}` between them{_most_turns(config)}.
+A context is one text: its turns, oldest first, with `{separator.strip()}` between them{most_turns}.
 It has at most {config.max_context_tokens} tokens, a reply {config.max_candidate_tokens}. Where a context is too long
 polyrank leaves out whole turns; here {"its beginning" if sides else "its end"} is cut.
 """
-    calibration = "\nThe calibration of its scores is left out." if config.calibration else ""
+    calibration, words = "\nThe calibration of its scores is left out." if config.calibration else "", ""
+    if config.evidence is not None:
+        words = (
+            f"\nIn polyrank words count beside them: {config.evidence.late_weight:g} times the vectors' score, and"
+            " features\nof the words that context and reply share. So it ranks otherwise."
+        )
     left = f"""## What is not here
 
 Vectors are compared by {compared}, and equal those of polyrank, whose scores are {config.score_scale:g} times the dot
-product.{_words_left_out(config)}{calibration}
+product.{words}{calibration}
 """
     what = f"A Bi-encoder of polyrank, written by `polyrank export --to {_EXPORTED_TO}`.\n"
     parts = [_header(config, name, _EXPORTED_TO, None), f"# {name}\n", what, use, left, _data(config.training)]
@@ -136,7 +142,8 @@ def _what_it_is(config: ModelConfig) -> str:
     }[config.weights]
     turns = config.assembly.max_turns
     reads = f"It reads {f'the last {turns} turns, ' if turns else ''}up to {config.max_context_tokens} tokens"
-    does = f"chooses replies in a conversation{_in_languages(config)}"
+    languages = f" in {', '.join(map(named, config.languages))}" if config.languages else ""
+    does = f"chooses replies in a conversation{languages}"
     if config.labels:
         what = "a conversation and a text are" if config.class_from == "head" else "the last turn of a conversation is"
         does = f"tells which of {len(config.labels)} classes {what} ({', '.join(config.labels)})"
@@ -144,10 +151,6 @@ def _what_it_is(config: ModelConfig) -> str:
         f"A {config.architecture.capitalize()}-encoder that {does}, trained by polyrank. "
         f"It consists of {holds}.\n{reads} of the conversation, and {config.max_candidate_tokens} tokens of a reply.\n"
     )
-
-
-def _in_languages(config: ModelConfig) -> str:
-    return f" in {', '.join(map(named, config.languages))}" if config.languages else ""
 
 
 def _use(config: ModelConfig, name: str) -> str:
@@ -214,7 +217,9 @@ def _figures(training: Mapping[str, Any], valid: Mapping[str, Any] | None, class
     if valid:
         named = [(figure, valid[figure]) for figure in _FIGURES if figure in valid]
         interval = valid.get("interval", {})
-        rows = [(_spelt(figure), f"{value:.3f}{_between(interval.get(figure))}") for figure, value in named]
+        spelt = (figure.replace("recall@", "R@").replace("mrr", "MRR") for figure, _ in named)
+        values = (f"{value:.3f}{_between(interval.get(figure))}" for figure, value in named)
+        rows = list(zip(spelt, values, strict=True))
         over = f"Over {valid['examples']} examples of `{valid['data']}`; brackets are 95 % intervals."
         said.append(f"{over}\n\n{_table(('figure', 'value'), rows)}")
     if selection := training.get("selection"):
@@ -295,24 +300,6 @@ def _limits(config: ModelConfig) -> str:
 {learnt} from the files named above alone. What holds of other conversations `polyrank evaluate` measures.
 Nobody has stated a licence: that of the base model and of the files counts.
 """
-
-
-def _words_left_out(config: ModelConfig) -> str:
-    if config.evidence is None:
-        return ""
-    return (
-        f"\nIn polyrank words count beside them: {config.evidence.late_weight:g} times the vectors' score, and features"
-        "\nof the words that context and reply share. So it ranks otherwise."
-    )
-
-
-def _most_turns(config: ModelConfig) -> str:
-    turns = config.assembly.max_turns
-    return f", the last {turns} of them" if turns else ""
-
-
-def _spelt(figure: str) -> str:
-    return figure.replace("recall@", "R@").replace("mrr", "MRR")
 
 
 def _between(interval: Sequence[float] | None) -> str:

@@ -97,7 +97,12 @@ class CheckpointFiles:
         # Each file is replaced in one step. A kill between two files leaves, in a new directory, something that loading
         # refuses and that is no base model, so it can be written again; in a training run, better weights under the
         # former figures; over another checkpoint, a config whose weights loading refuses unless all shapes are equal.
-        self._write_weights(directory / WEIGHTS_FILE)
+        if isinstance(self.weights, Path):
+            _copy(self.weights, directory / WEIGHTS_FILE)
+        elif self.weights is not None:
+            write_atomically(directory / WEIGHTS_FILE, _as_safetensors(self.weights))
+        else:
+            (directory / WEIGHTS_FILE).unlink(missing_ok=True)  # another checkpoint's would not fit this config
         if self.config.quantisation is not None and (self.source / QUANTISED_FILE).is_file():
             _copy(self.source / QUANTISED_FILE, directory / QUANTISED_FILE)
         else:
@@ -106,14 +111,6 @@ class CheckpointFiles:
         _copy(backbone_file(self.source), directory / BACKBONE_FILE)
         _copy(self.source / TOKENIZER_FILE, directory / TOKENIZER_FILE)
         (directory / BASE_BACKBONE_FILE).unlink(missing_ok=True)  # of the checkpoint that was here
-
-    def _write_weights(self, path: Path) -> None:
-        if isinstance(self.weights, Path):
-            _copy(self.weights, path)
-        elif self.weights is not None:
-            write_atomically(path, _as_safetensors(self.weights))
-        else:
-            path.unlink(missing_ok=True)  # those of another checkpoint would not fit this config
 
     def _weights_sha256(self) -> str:
         if self.weights is None:

@@ -133,11 +133,7 @@ def _why_not_found(name: str) -> str:
 
 def _places(name: str) -> Sequence[Callable[[str], Path | None]]:
     """Return what finds the files of a base model, in the order in which to ask."""
-    return (_local,) if os.path.isdir(name) else (_cached, _package, _hub)
-
-
-def _local(name: str) -> Path | None:
-    return Path(name).resolve()
+    return (lambda local: Path(local).resolve(),) if os.path.isdir(name) else (_cached, _package, _hub)
 
 
 def _cached(name: str) -> Path | None:

@@ -78,10 +78,11 @@ def read_published(directory: Path) -> Published:
     settings = _optional(directory / "config_sentence_transformers.json")
     words = _optional(directory / "sentence_bert_config.json")
     context_prompt, candidate_prompt = _prompts(directory, settings)
-    by_cosine = _compares_by_cosine(directory, settings)
+    if (compares_by := settings.get("similarity_fn_name") or "cosine") not in ("cosine", "dot"):
+        raise CheckpointInvalid(f"{directory}: similarity_fn_name is {compares_by}; cosine and dot can be served")
     return Published(
         reduction=_reduction(modules[1][1] / "config.json", has_prompts=bool(context_prompt or candidate_prompt)),
-        normalize=by_cosine or kinds[-1] == "Normalize",
+        normalize=compares_by == "cosine" or kinds[-1] == "Normalize",
         dense=tuple(dense),
         max_tokens=_whole(directory, words.get("max_seq_length")),
         lower_case=words.get("do_lower_case") is True,
@@ -127,16 +128,13 @@ def _modules(directory: Path) -> list[tuple[str, Path]]:
     modules = []
     for module in read_objects(path):
         kind, folder = module.get("type"), module.get("path")
-        if not isinstance(kind, str) or not isinstance(folder, str) or not _is_inside(folder):
+        parts = Path(folder).parts if isinstance(folder, str) and len(folder) < _LONGEST_PATH else ("..",)
+        if not isinstance(kind, str) or Path(*parts).is_absolute() or ".." in parts:
             raise CheckpointInvalid(f"{path}: each module needs a type and a path in the directory")
-        modules.append((kind.rsplit(".", 1)[-1], directory / folder))
+        modules.append((kind.rsplit(".", 1)[-1], directory.joinpath(*parts)))
     if modules and modules[0][1] != directory:
         raise CheckpointInvalid(f"{path}: the transformer lies in {modules[0][1].name}, not in the directory itself")
     return modules
-
-
-def _is_inside(folder: str) -> bool:
-    return len(folder) < _LONGEST_PATH and not Path(folder).is_absolute() and ".." not in Path(folder).parts
 
 
 def _reduction(path: Path, has_prompts: bool) -> Reduction:
@@ -180,13 +178,6 @@ def _whole(path: Path, value: object) -> int | None:
     if type(value) is not int or not 1 <= value <= MOST_WHOLE:
         raise CheckpointInvalid(f"{path}: a size is {value!r:.80}, not a whole number from 1 to {MOST_WHOLE}")
     return value
-
-
-def _compares_by_cosine(directory: Path, settings: Mapping[str, Any]) -> bool:
-    name = settings.get("similarity_fn_name") or "cosine"
-    if name not in ("cosine", "dot"):
-        raise CheckpointInvalid(f"{directory}: similarity_fn_name is {name}; cosine and dot can be served")
-    return bool(name == "cosine")
 
 
 def _prompts(directory: Path, settings: Mapping[str, Any]) -> tuple[str, str]:

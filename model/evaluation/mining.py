@@ -159,7 +159,6 @@ class Miner:
                 yield replace(asked.dialogue, negatives=negatives)
 
     def _best(self, dialogues: Sequence[Dialogue]) -> Iterator[tuple[_Asked, TopK]]:
-        """Find the best texts of the pool for each context."""
         ranker, depth = self._ranker, self._rules.depth
         contexts = ranker.represent_contexts([ranker.tokenize_context(each.conversation)[0] for each in dialogues])
         golds = _encoded(ranker, [each.response for each in dialogues])

@@ -179,8 +179,18 @@ class Compiler:
             return None
         if runner.backend == TORCH:
             module = _loaded(part)
-            return Ready(self._by(runner).compile(module), Sizes.of(module.backbone()), runner)
-        return _restored(kept, runner)
+            backend = self._chooser.backends[runner] if self._chooser else self._backend
+            return Ready(backend.compile(module), Sizes.of(module.backbone()), runner)
+        try:
+            found = kept.model(runner)
+            if found is None:
+                return None
+            forward = openvino_backend.imported(found.pieces, found.sizes, runner.precision)
+        except InvalidInput as error:
+            log.warning("a kept model cannot be used and is made anew", extra={"fields": {"why": str(error)}})
+            kept.drop_model(runner)
+            return None
+        return Ready(forward, found.sizes, runner)
 
     def _known(self, part: LazyPart, kept: Kept) -> Runner | None:
         """Return what is to run the part; None: it must be chosen."""
@@ -188,9 +198,6 @@ class Compiler:
             return self._backend.runner
         self._chooser.learn(part.name, kept.findings(tuple(self._chooser.backends)))
         return self._chooser.known(part.name)
-
-    def _by(self, runner: Runner) -> Backend:
-        return self._chooser.backends[runner] if self._chooser else self._backend
 
     def _made(self, part: LazyPart) -> Ready:
         module, runner = _loaded(part), self._backend.runner
@@ -214,17 +221,3 @@ class Compiler:
 def _loaded(part: LazyPart) -> "NetworkPart":
     with telling("loading torch and the weights"):
         return part.module()
-
-
-def _restored(kept: Kept, runner: Runner) -> Ready | None:
-    """Make a part ready from what is kept of it; None where nothing is, or it cannot be used."""
-    try:
-        found = kept.model(runner)
-        if found is None:
-            return None
-        forward = openvino_backend.imported(found.pieces, found.sizes, runner.precision)
-    except InvalidInput as error:
-        log.warning("a kept model cannot be used and is made anew", extra={"fields": {"why": str(error)}})
-        kept.drop_model(runner)
-        return None
-    return Ready(forward, found.sizes, runner)

@@ -79,7 +79,8 @@ class DiskCache:
 
         `data` are the entry's bytes in pieces; they are put together.
         """
-        path, content = self._path(key), [_header(key, facts), *data]
+        path = self._path(key)
+        content = [json.dumps({"key": key, "facts": facts}, sort_keys=True).encode() + b"\n", *data]
         size = sum(len(piece) for piece in content)
         if size > self._most_bytes:
             self._warn("a model is larger than the cache and is not kept", self._directory, f"{size >> 20} MiB")
@@ -179,10 +180,6 @@ def _wait_for(descriptor: int) -> None:
 
 class _Damaged(Exception):
     """The file is not an entry of the key."""
-
-
-def _header(key: Mapping[str, Any], facts: Mapping[str, Any]) -> bytes:
-    return json.dumps({"key": key, "facts": facts}, sort_keys=True).encode() + b"\n"
 
 
 def _write(path: Path, content: Sequence[bytes | memoryview]) -> None:

@@ -29,7 +29,8 @@ def linear_maps(model: "ov.Model") -> Iterator[tuple[str, list["ov.Node"]]]:
     """
     found: dict[tuple[str, int], list[ov.Node]] = {}
     for node in model.get_ordered_ops():
-        if node.get_type_name() == "MatMul" and _has_weights(node):
+        weights = node.input_value(1).get_node() if node.get_type_name() == "MatMul" else None
+        if weights is not None and weights.get_type_name() == "Constant" and len(weights.shape) == 2:
             read = node.input_value(0)
             found.setdefault((read.get_node().get_friendly_name(), read.get_index()), []).append(node)
     names: dict[str, int] = {}
@@ -37,11 +38,6 @@ def linear_maps(model: "ov.Model") -> Iterator[tuple[str, list["ov.Node"]]]:
         path = products[0].get_friendly_name().removeprefix(_MODULE).partition("/")[0]
         names[path] = names.get(path, 0) + 1
         yield path if names[path] == 1 else f"{path}.{names[path]}", products
-
-
-def _has_weights(product: "ov.Node") -> bool:
-    weights = product.input_value(1).get_node()
-    return weights.get_type_name() == "Constant" and len(weights.shape) == 2
 
 
 def width_of(product: "ov.Node") -> int:

@@ -79,14 +79,10 @@ class NetworkStates:
         """Compare a context with candidates, (N, ...), so many at a time that what lies between stays small."""
         device, count = next(self._scorer.parameters()).device, len(candidates.first)
         contexts = _context_state(context, device)
+        starts = range(0, max(1, count), _AT_ONCE)
+        cut = (candidates.take(np.arange(start, min(start + _AT_ONCE, count))) for start in starts)
         with torch.inference_mode():
-            parts = [
-                compare(
-                    contexts,
-                    _candidate_state(candidates.take(np.arange(start, min(start + _AT_ONCE, count))), device),
-                )
-                for start in range(0, max(1, count), _AT_ONCE)
-            ]
+            parts = [compare(contexts, _candidate_state(some, device)) for some in cut]
         found: NDArray[np.float32] = torch.cat(parts).cpu().numpy()
         return found
 

@@ -28,6 +28,10 @@ class NetworkPart(nn.Module, ABC):
     reads: ClassVar[PartName]
     tensors: ClassVar[type[Any]] = TensorBatch
 
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
     def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
         """Run it."""
         return self.ending(self.states(self.tensors(*fields)), fields[1])
@@ -59,10 +63,7 @@ class ContextPart(NetworkPart):
     """From contexts to what `LateEncoder.context_outputs` gives, code attention and normalisation included."""
 
     reads = "contexts"
-
-    def __init__(self, encoder: LateEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
+    encoder: LateEncoder
 
     def backbone(self) -> Backbone:
         """Return the transformer of contexts."""
@@ -86,10 +87,7 @@ class CandidatePart(NetworkPart):
     """From candidates to what `LateEncoder.candidate_outputs` gives."""
 
     reads = "candidates"
-
-    def __init__(self, encoder: LateEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
+    encoder: LateEncoder
 
     def backbone(self) -> Backbone:
         """Return the transformer of candidates."""
@@ -113,10 +111,7 @@ class PairPart(NetworkPart):
     """From joint sequences to the Cross-encoder's own scores, (B,) float32."""
 
     reads = "pairs"
-
-    def __init__(self, encoder: CrossEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
+    encoder: CrossEncoder
 
     def backbone(self) -> Backbone:
         """Return the transformer of joint sequences."""
@@ -131,10 +126,7 @@ class KnownPart(NetworkPart):
     """From contexts to what candidates read of them, `UniEncoder.known`, and which tokens count."""
 
     reads = "known"
-
-    def __init__(self, encoder: UniEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
+    encoder: UniEncoder
 
     def backbone(self) -> Backbone:
         """Return the transformer, which reads both sides."""
@@ -162,10 +154,7 @@ class BesidePart(NetworkPart):
 
     reads = "beside"
     tensors = BesideTensors
-
-    def __init__(self, encoder: UniEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
+    encoder: UniEncoder
 
     def backbone(self) -> Backbone:
         """Return the transformer, which reads both sides."""

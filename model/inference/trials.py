@@ -147,11 +147,6 @@ def agree(forward: Forward, reference: Forward, batches: list[Batch]) -> bool:
     return True
 
 
-def are_finite(forward: Forward, batches: list[Batch]) -> bool:
-    """Whether all outputs are finite numbers."""
-    return all(np.isfinite(output).all() for batch in batches for output in forward(batch))
-
-
 def why_refused(
     forward: Forward, reference: Forward, given: List[Sequence], part: "NetworkPart", was_proved: bool = False
 ) -> str:
@@ -165,7 +160,13 @@ def why_refused(
     if not all(np.isfinite(each).all() for each in alone):
         return "its numbers are not finite"
     expected = _expected(reference, given, part)
-    if why := _why_unlike(alone, expected) if was_proved else _why_not_near(alone, expected):
+    if was_proved:
+        why = _why_unlike(alone, expected)
+    elif alone[0].ndim:
+        why = _too_far(np.vstack(alone), np.vstack(expected))
+    else:
+        why = _misranked(alone, expected)
+    if why:
         return why
     return "" if _is_same_together(forward, given, alone, part) else "a text's output depends on its batch"
 
@@ -178,15 +179,10 @@ def _expected(reference: Forward, given: List[Sequence], part: "NetworkPart") ->
     return expected
 
 
-def _why_not_near(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:
-    """Return why outputs are too far from the reference's; empty: they are not."""
-    return _too_far(np.vstack(ours), np.vstack(theirs)) if ours[0].ndim else _misranked(ours, theirs)
-
-
 def _why_unlike(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:
     """Return why outputs cannot be what was proved; empty: they may be."""
     if ours[0].ndim:
-        likeness = float(_cosines(np.vstack(ours), np.vstack(theirs)).mean())
+        likeness = float(cosines(np.vstack(ours), np.vstack(theirs)).mean())
     else:
         likeness = _rank_correlation(ours, theirs)
     if likeness >= LEAST_LIKENESS:
@@ -203,17 +199,18 @@ def _outputs(forward: Forward, given: List[Sequence], part: "NetworkPart") -> li
 
 def _too_far(ours: NDArray[Any], theirs: NDArray[Any]) -> str:
     """Return what is wrong with vectors (N, D); empty: nothing."""
-    cosine = float(_cosines(ours, theirs).min())
+    cosine = float(cosines(ours, theirs).min())
     if cosine < LEAST_COSINE:
         return f"a vector's cosine with that of float32 is {cosine:.5f}, less than {LEAST_COSINE}"
     apart = float(np.abs(np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1) - 1).max())
     return f"a vector's length is {apart:.1%} off" if apart > MOST_LENGTH else ""
 
 
-def _cosines(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
+def cosines(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
+    """Return those of the rows of one matrix with the same rows of the other."""
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    cosines: NDArray[Any] = (ours * theirs).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
-    return cosines
+    found: NDArray[Any] = (ours * theirs).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return found
 
 
 def _misranked(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:

@@ -76,8 +76,8 @@ Files = Sequence[Sequence[ScoredList]]
 def fit(files: Files) -> LexicalConfig:
     """Fit the weights on the lists of all files."""
     weights = _fitted(files, _EVERY)
-    by_name = {name: _rounded(weight) for name, weight in zip(FEATURES, weights[1:], strict=True)}
-    return LexicalConfig(late_weight=_rounded(weights[_LATE]), weights=by_name)
+    by_name = {name: rounded(weight) for name, weight in zip(FEATURES, weights[1:], strict=True)}
+    return LexicalConfig(late_weight=rounded(weights[_LATE]), weights=by_name)
 
 
 def shares(files: Files) -> dict[str, Figures]:
@@ -92,7 +92,8 @@ def shares(files: Files) -> dict[str, Figures]:
 
 
 def _figures(files: Files, places: Sequence[int]) -> Figures:
-    fitted = [_fitted(_fold(files, 1 - fold), places) for fold in (0, 1)]
+    # Lists of each fold are measured by the weights of the other one.
+    fitted = [_fitted([[each for each in file if each.fold != fold] for file in files], places) for fold in (0, 1)]
 
     def share(some: Files, repeats: bool) -> float:
         some = [file for file in some if file]
@@ -107,10 +108,6 @@ def _mean(numbers: Sequence[ArrayLike], files: Sequence[Sized]) -> NDArray[np.fl
     """Return the mean over files of numbers (F, ...), by how much each file counts."""
     counts = [min(len(file), _ENOUGH_LISTS) for file in files]
     return np.asarray(np.average(np.asarray(numbers), axis=0, weights=counts))
-
-
-def _fold(files: Files, fold: int) -> Files:
-    return [[each for each in file if each.fold == fold] for file in files]
 
 
 def _is_first(each: ScoredList, weights: NDArray[np.float64], repeats: bool) -> float:
@@ -186,5 +183,6 @@ def _loss(pack: _Pack, weights: NDArray[np.float64]) -> tuple[float, NDArray[np.
     return float((np.log(totals[:, 0]) - scores[:, 0]).mean()), (expected - pack.numbers[:, 0]).mean(axis=0)
 
 
-def _rounded(weight: float) -> float:
+def rounded(weight: float) -> float:
+    """Round a fitted number to the four digits that are kept of it."""
     return float(f"{weight:.4g}")

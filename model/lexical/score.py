@@ -105,7 +105,7 @@ class LexicalScore:
         asked = _asked(read(conversation), statistics, dict.fromkeys(TURN_FEATURES, 1.0))
         shared = np.concatenate([asked.sums(table) for table in tables])
         others = (math.fsum(shared) - float(shared.max())) / (len(shared) - 1)  # in whatever order
-        drawn = float(asked.factors @ statistics.shares_of(asked.keys))
+        drawn = float(asked.factors @ (statistics.frequencies_of(asked.keys) / max(1, statistics.texts)))
         return math.exp(-max(0.0, others - drawn) / _CROWDED)
 
     def sharing(self, turns_share: float) -> "LexicalScore":

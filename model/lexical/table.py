@@ -24,12 +24,12 @@ class WordTable:
 
     Attributes:
         statistics: of the pool that says how common a word is; the rows need not be part of it.
-        keys: the hash of each distinct word of the rows that tells something (`key_of`), (V,), ascending.
+        keys: the hash of each distinct word of the rows that tells something (`keys_of`), (V,), ascending.
         starts: where the entries of each word begin, and where the last one's end, (V + 1,).
         rows: the rows that have the word, (entries,), ascending for each word.
         weights: the BM25 weight of the word in the row, without its rarity, (entries,).
         columns: the row features of each row, (len(ROW_FEATURES), N).
-        texts: the hash of each row's normalised text (`key_of`), (N,), ascending.
+        texts: the hash of each row's normalised text (`keys_of`), (N,), ascending.
         texts_rows: the row that each of them belongs to, (N,), ascending for equal texts.
     """
 
@@ -61,7 +61,6 @@ class WordTable:
         )
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.texts)
 
     def word_sums(self, keys: NDArray[np.uint64], factors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,7 +5,6 @@ import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple
 from unicodedata import decimal
@@ -14,7 +13,7 @@ import numpy as np
 import regex
 from numpy.typing import NDArray
 
-from polyrank.model.text.folding import folded, folded_line
+from polyrank.model.text.folding import digest64, folded, folded_line
 
 _TOKEN = re.compile(r"\w+(?:[.\-']\w+)*")  # of a plain text
 _DIGIT = re.compile(r"\d")
@@ -112,18 +111,9 @@ def normalised(text: str) -> str:
     return " ".join(_tokens(text)) or folded_line(text)
 
 
-def key_of(text: str) -> int:
-    """Hash a word, or a normalised text, to 64 bits, by which tables know it.
-
-    >>> key_of("lamp") == key_of("lamp"), key_of("lamp") == key_of("lamps")
-    (True, False)
-    """
-    return int(keys_of([text])[0])
-
-
 def keys_of(texts: Iterable[str]) -> NDArray[np.uint64]:
-    """Return `key_of` of each text, (n,): what `hash64` says of it, without a call for each."""
-    hashed = (blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest() for text in texts)
+    """Return by what tables know words or normalised texts, (n,): `hash64` of each, without a call for each."""
+    hashed = (digest64(text.encode(errors="surrogatepass")).digest() for text in texts)
     return np.frombuffer(b"".join(hashed), "<u8").astype(np.uint64)
 
 
@@ -217,7 +207,7 @@ class Statistics:
     """Counts over a pool of texts, all of them whole numbers.
 
     Attributes:
-        keys: the hash of each distinct word (`key_of`), (V,), ascending.
+        keys: the hash of each distinct word (`keys_of`), (V,), ascending.
         frequencies: how many texts have the word, (V,).
     """
 
@@ -259,25 +249,22 @@ class Statistics:
         add the log odds of that: -3.5 for 3 %. In a pool of fewer than 222 texts that would leave little of any word,
         and below 50 nothing: there a word that one text has keeps 1.5, or all of its idf.
 
-        >>> from polyrank.model.lexical.words import key_of
-        >>> pool = Statistics(1000, 9000, np.array([key_of("the")], np.uint64), np.array([600]))
-        >>> pool.rarity(np.array([key_of("the"), key_of("ord-1-x")], np.uint64)).round(3)
+        >>> from polyrank.model.lexical.words import keys_of
+        >>> pool = Statistics(1000, 9000, keys_of(["the"]), np.array([600]))
+        >>> pool.rarity(keys_of(["the", "ord-1-x"])).round(3)
         array([0.   , 4.102])
         """
         if not self.texts:
             return np.zeros(len(keys))
         common = min(_COMMON, max(0.0, self._idf(1) - _LEFT))
         # One by one: NumPy's logarithm may differ between processors in the last bit.
-        return np.array([max(0.0, self._idf(n) - common) for n in self._frequencies_of(keys).tolist()])
+        return np.array([max(0.0, self._idf(n) - common) for n in self.frequencies_of(keys).tolist()])
 
     def _idf(self, frequency: int) -> float:
         return math.log(1 + (self.texts - frequency + 0.5) / (frequency + 0.5))
 
-    def shares_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Return the share of the texts that has each word, (n,)."""
-        return self._frequencies_of(keys) / max(1, self.texts)
-
-    def _frequencies_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def frequencies_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return how many of the texts have each word, (n,)."""
         if not len(self.keys):
             return np.zeros(len(keys), np.int64)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)

@@ -17,6 +17,7 @@ from polyrank.model.config import QuantisationConfig
 from polyrank.model.durable import write_atomically
 from polyrank.model.evaluation.rankings import RankedLists, rank_lists
 from polyrank.model.inference.runners import FLOAT32, INT8, OPENVINO, TORCH
+from polyrank.model.inference.trials import cosines
 from polyrank.model.inputs import read_input
 from polyrank.model.measures import group_numbers, intervals, rank_values
 from polyrank.model.quantisation.calibration import calibrated
@@ -98,9 +99,9 @@ def _nearness(
         for start in range(0, len(lists), _AT_ONCE):
             report("comparing vectors", start, len(lists))
             some = lists[start : start + _AT_ONCE]
-            found += [_cosines(*both) for both in zip(_vectors(ours, some), _vectors(reference, some), strict=True)]
-        cosines = np.concatenate(found)
-        return {"least cosine": _short(cosines.min()), "mean cosine": _short(cosines.mean())}
+            found += [cosines(*both) for both in zip(_vectors(ours, some), _vectors(reference, some), strict=True)]
+        alike = np.concatenate(found)
+        return {"least cosine": _short(alike.min()), "mean cosine": _short(alike.mean())}
     one, other = (np.concatenate(each.scores) for each in ranked)
     return {"correlation": _short(np.corrcoef(one, other)[0, 1])}
 
@@ -110,12 +111,6 @@ def _vectors(ranker: LateRanker, lists: Sequence[Dialogue]) -> Iterator[NDArray[
     contexts = [ranker.tokenize_context(each.conversation)[0] for each in lists]
     yield np.concatenate(ranker.encode_contexts(contexts))
     yield ranker.encode_candidates(ranker.tokenize_candidates([each.response for each in lists])[0])
-
-
-def _cosines(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    cosines: NDArray[np.float64] = (one * other).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
-    return cosines
 
 
 def _short(value: float) -> float:

@@ -24,7 +24,6 @@ class Classifier:
     """
 
     def __init__(self, network: LateRanker | CrossRanker) -> None:
-        """Wrap a network whose config has labels."""
         self.network = network
         self.name, self.config, self.fingerprint = network.name, network.config, network.fingerprint
         self.labels = tuple(network.config.labels)
@@ -65,7 +64,10 @@ class Classifier:
     def probabilities(self, pairs: Sequence[tuple[Conversation, str]]) -> NDArray[np.float32]:
         """Return the probability of each class for each pair, (N, C), in the order of `labels`."""
         logits = np.empty((len(pairs), len(self.labels)), np.float32)
-        for conversation, positions in _by_conversation(pairs).items():
+        positions_of: dict[Conversation, list[int]] = {}
+        for at, (conversation, _) in enumerate(pairs):
+            positions_of.setdefault(conversation, []).append(at)
+        for conversation, positions in positions_of.items():
             logits[positions] = self._logits(conversation, [pairs[at][1] for at in positions])
         return shares(logits)
 
@@ -99,10 +101,3 @@ def shares(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     powers = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
     of_all: NDArray[np.float32] = powers / powers.sum(axis=1, keepdims=True)
     return of_all
-
-
-def _by_conversation(pairs: Sequence[tuple[Conversation, str]]) -> dict[Conversation, list[int]]:
-    found: dict[Conversation, list[int]] = {}
-    for at, (conversation, _) in enumerate(pairs):
-        found.setdefault(conversation, []).append(at)
-    return found

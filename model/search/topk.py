@@ -180,7 +180,8 @@ def _finalists(
         reaches = ~(added(s.max(axis=0), rows, additions) < best.bar)  # so is what is no number; `best` refuses it
         alive = np.flatnonzero(reaches if kept is None else reaches & kept[rows])
         if kept is None and 2 * len(alive) > len(block):  # not worth selecting: the threshold drops the others
-            best.add(added(closed_form(s), rows, additions), numbers_of(rows))
+            numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            best.add(added(closed_form(s), rows, additions), numbers)
         elif len(alive):
             chosen = rows.start + alive if isinstance(rows, slice) else rows[alive]
             best.add(added(closed_form(s[:, alive]), chosen, additions), chosen)
@@ -190,11 +191,6 @@ def _finalists(
 def turned(s: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return products (n, M) as (M, n), laid out so that what is next done to them is fast."""
     return np.ascontiguousarray(s.T) if s.shape[1] <= _FEW_CODES else s.T
-
-
-def numbers_of(rows: Rows) -> NDArray[np.int64]:
-    """Return the numbers of rows, (n,)."""
-    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
 class _Blocks:

@@ -21,7 +21,8 @@ def widened(rows: NDArray[Any]) -> NDArray[np.float32]:
     """Return rows (n, D), float16 or float32, in float32: themselves if they are."""
     if rows.dtype == np.float32:
         return rows
-    if not _are_finite(rows):
+    largest, lowest = rows.view(np.int16).max(initial=0), rows.view(np.uint16).max(initial=0)
+    if largest >= _INFINITE or lowest >= 0x8000 + _INFINITE:
         return rows.astype(np.float32)
     into = np.empty(rows.shape, np.float32)
     widen(rows, into)
@@ -38,8 +39,3 @@ def widen(rows: NDArray[Any], into: NDArray[np.float32]) -> None:
     np.left_shift(bits, _SHIFT, out=bits)
     np.bitwise_and(bits, _KEPT, out=bits)
     np.multiply(into, _UNIT, out=into)
-
-
-def _are_finite(halves: NDArray[np.float16]) -> bool:
-    largest = halves.view(np.int16).max(initial=0)
-    return bool(largest < _INFINITE and halves.view(np.uint16).max(initial=0) < 0x8000 + _INFINITE)

@@ -142,7 +142,10 @@ class Assembler:
             candidates, cut = yield from self._wrapped_candidates(texts)
             prefix = len(tokenizer.prefix)
         else:
-            candidates, cut = yield from self._candidates(texts, [], tokenizer.pair_suffix, self._left_beside(context))
+            limit = self._config.max_candidate_tokens
+            if self._config.head == "published":  # rerankers that bound only both together
+                limit += self._config.max_context_tokens - len(context)
+            candidates, cut = yield from self._candidates(texts, [], tokenizer.pair_suffix, limit)
         pairs = Pairs([context], candidates, [0] * len(candidates), prefix)
         return pairs, replace(truncation, candidates=cut)
 
@@ -180,11 +183,6 @@ class Assembler:
         left = budget - len(ids_of(persona))
         turns, dropped, turns_cut = yield from self._turns(conversation.turns, left)
         return [Segment(prefix), *persona, *turns, Segment(suffix)], Truncation(dropped, persona_cut + turns_cut)
-
-    def _left_beside(self, context: list[int]) -> int:
-        """Return how long a candidate may be beside a context; published rerankers bound only both together."""
-        limit = self._config.max_candidate_tokens
-        return limit + (self._config.max_context_tokens - len(context) if self._config.head == "published" else 0)
 
     def _candidates(
         self, texts: Sequence[str], prefix: list[int], suffix: list[int], limit: int

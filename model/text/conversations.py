@@ -18,6 +18,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import orjson
@@ -46,7 +47,6 @@ class Positives:
         self._replies = np.array(replies, np.uint64)[order]
 
     def __len__(self) -> int:
-        """Return the number of examples read."""
         return len(self._contexts)
 
     def of(self, conversation: Conversation) -> NDArray[np.uint64]:
@@ -175,7 +175,7 @@ class ConversationFinder:
             said, beginnings, relation = [], [hash64(example.dialogue.encode())], _APART
         else:
             said = self._hashed([*(turn.text for turn in example.conversation.turns), example.response])
-            beginnings = _beginnings(said)
+            beginnings = list(accumulate(said, _hash_on, initial=0))[1:]
             relation = self._relation(said)
         self._said = said
         self._named.append(bool(example.dialogue))
@@ -217,13 +217,8 @@ class ConversationFinder:
         return _MOVED if any(self._said[-turns:] == said[:turns] for turns in shared) else _APART
 
 
-def _beginnings(said: Sequence[int]) -> list[int]:
-    """Hash the first turn, the first two, and so on."""
-    found, last = [], 0
-    for key in said:
-        last = hash64(last.to_bytes(8, "little") + key.to_bytes(8, "little"))
-        found.append(last)
-    return found
+def _hash_on(before: int, key: int) -> int:
+    return hash64(before.to_bytes(8, "little") + key.to_bytes(8, "little"))
 
 
 def _by_beginnings(active: Places, keys: Keys, starts: Places, lengths: Places, found: Keys) -> Places:

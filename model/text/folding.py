@@ -1,6 +1,7 @@
 """When texts are the same: the one form in which they are compared, and the hashes that stand for them."""
 
 from collections.abc import Iterable
+from functools import partial
 from hashlib import blake2b
 from unicodedata import normalize
 
@@ -39,13 +40,16 @@ def folded_line(text: str) -> str:
     return " ".join(folded(text).split())
 
 
+digest64 = partial(blake2b, digest_size=8)  # of `hash64`, before it is a number
+
+
 def hash64(content: bytes) -> int:
     """Hash bytes to 64 bits with BLAKE2b (RFC 7693); of a billion contents, two have one hash with a chance of 3 %.
 
     >>> hash64(b"hello")
     9022087748821825191
     """
-    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little")
+    return int.from_bytes(digest64(content).digest(), "little")
 
 
 def drawn_order(names: Iterable[str]) -> list[str]:

@@ -75,7 +75,6 @@ class LateObjective(Objective[LateEncoder, LateTrainConfig]):
         return torch.from_numpy(self._words.rows([each.conversation for each in examples], found.texts))
 
     def _tokens(self, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tokens:
-        """Tokenise the contexts of examples, and candidates."""
         contexts = [self._assembler.context(example.conversation)[0] for example in examples]
         return Tokens(contexts, self._assembler.candidates(texts)[0])
 
@@ -91,21 +90,15 @@ class LateObjective(Objective[LateEncoder, LateTrainConfig]):
             (vectors, mask, *late), own = _joined(encoded[:n], context_chunks), _joined(encoded[n:], candidate_chunks)
             return scored(ContextState(ContextCodes(vectors, mask), *late), CandidateState(*own))
 
-        return Prepared(
-            [
-                *[partial(self._encode_contexts, [contexts[row] for row in chunk]) for chunk in context_chunks],
-                *[
-                    partial(self._encode_candidates, [candidates[column] for column in chunk])
-                    for chunk in candidate_chunks
-                ],
-            ],
-            joined,
-        )
+        chunks = [partial(self._encode_contexts, [contexts[row] for row in chunk]) for chunk in context_chunks]
+        chunks += [partial(self._encode_candidates, [candidates[at] for at in chunk]) for chunk in candidate_chunks]
+        return Prepared([*chunks], joined)
 
     def _encode_contexts(self, contexts: Sequence[list[int]]) -> Encoded:
         encoder = self._encoder
         batch = encoder.context_batch(encoder.config, contexts, encoder.context.pad_id)
-        return _flat(encoder.encode_contexts(TensorBatch.of(batch, self._device)))
+        state = encoder.encode_contexts(TensorBatch.of(batch, self._device))
+        return tuple(tensor for tensor in (*state.first, state.late, state.mask) if tensor is not None)
 
     def _encode_candidates(self, candidates: Sequence[list[int]]) -> Encoded:
         encoder = self._encoder
@@ -172,17 +165,13 @@ class ApartObjective(LateObjective):
 
 
 def _row(contexts: ContextState, row: int) -> ContextState:
-    first, late, mask = contexts
-    some = slice(row, row + 1)
-    own = ContextCodes(first.vectors[some], first.mask[some])
-    return ContextState(own) if late is None or mask is None else ContextState(own, late[some], mask[some])
+    own = ContextCodes._make(each[row : row + 1] for each in contexts.first)
+    second_stage = [each if each is None else each[row : row + 1] for each in (contexts.late, contexts.mask)]
+    return ContextState(own, *second_stage)
 
 
 def _at(candidates: CandidateState, place: int) -> CandidateState:
-    first, late, mask = candidates
-    some = slice(place, place + 1)
-    own = first[some]
-    return CandidateState(own) if late is None or mask is None else CandidateState(own, late[some], mask[some])
+    return CandidateState._make(each if each is None else each[place : place + 1] for each in candidates)
 
 
 def _inner_teacher(teacher: NetworkRanker, student: Student) -> InnerTeacher:
@@ -199,20 +188,12 @@ def _inner_teacher(teacher: NetworkRanker, student: Student) -> InnerTeacher:
     return shown
 
 
-def _flat(state: ContextState) -> Encoded:
-    return tuple(tensor for tensor in (*state.first, state.late, state.mask) if tensor is not None)
-
-
 def _joined(chunks: Sequence[Encoded], positions: Sequence[Sequence[int]]) -> Encoded:
     """Join the chunks of each tensor, (rows, R, ...). R becomes the largest one: padding lies at the end."""
     return tuple(in_order(_alike(tensors), positions) for tensors in zip(*chunks, strict=True))
 
 
 def _alike(tensors: Sequence[Tensor]) -> list[Tensor]:
-    width = max(tensor.shape[1] for tensor in tensors)
-    return [_widened(tensor, width) for tensor in tensors]
-
-
-def _widened(tensor: Tensor, width: int) -> Tensor:
-    missing = width - tensor.shape[1]
-    return tensor if not missing else torch.cat([tensor, tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])], 1)
+    width = max(each.shape[1] for each in tensors)
+    missing = [each.new_zeros(len(each), width - each.shape[1], *each.shape[2:]) for each in tensors]
+    return [torch.cat(both, 1) for both in zip(tensors, missing, strict=True)]

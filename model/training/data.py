@@ -1,6 +1,7 @@
 """What training reads: an endless, shuffled, reproducible stream of rows, and the candidates of a batch.
 
-Files of dialogues are read once to drop bad and repeated examples, and to hold some out for selection.
+A file of dialogues is read once to drop bad and repeated examples, and to hold some out for selection. What it holds
+stays in memory if that is no more than the buffer that is drawn from. A larger file is read again for every pass.
 """
 
 import random
@@ -30,6 +31,7 @@ _LARGEST_SHARE = SELECTION_SHARE / 2  # a larger dialogue is trained on, so that
 _ASSISTANT = "assistant"  # the role of the side that replies, in OpenAI's messages
 _CONTRADICTS = "another line gives these texts another class"
 _TOLD_EVERY = 1000  # lines
+SHUFFLE_BUFFER = 50_000  # examples held to draw from: files of any size are streamed
 
 OnProgress = Callable[[str, int, int | None], None]
 """Called with a stage, how much of it is done, and how much there is; None: nobody knows."""
@@ -48,6 +50,7 @@ class Corpus:
         weight: how often a batch is taken from it, relative to other files.
         conversations: of which dialogue each line is that is not bad.
         held_out: whether such a line is of the selection slice, (lines,).
+        known: its examples, each with the place of its line; None: they are too many to keep.
     """
 
     path: Path
@@ -55,22 +58,25 @@ class Corpus:
     weight: float
     conversations: Conversations = field(repr=False)
     held_out: NDArray[np.bool_] = field(repr=False)
+    known: Sequence[tuple[int, Dialogue]] | None = field(default=None, repr=False)
 
     def examples(self, selection: bool = False) -> Iterator[Dialogue]:
         """Stream the examples to train on, or those of the selection slice, without bad and repeated ones."""
-        for place, example in self._kept():
+        for place, example in self._examples():
             if self.held_out[place] == selection:
                 yield self.conversations.name(place, example)
 
     def replies(self) -> Iterator[str]:
         """Stream each distinct reply of the file: the pool that a server would answer from."""
         seen: set[int] = set()
-        for _, example in self._kept():
+        for _, example in self._examples():
             if (key := hash64(example.response.encode())) not in seen:
                 seen.add(key)
                 yield example.response
 
-    def _kept(self) -> Iterator[tuple[int, Dialogue]]:
+    def _examples(self) -> Iterable[tuple[int, Dialogue]]:
+        if self.known is not None:
+            return self.known
         report = Report()
         return _kept(good_lines(self.path, report), self.every_turn, report)
 
@@ -93,7 +99,10 @@ def survey(
     """
     report, finder, told = Report(), ConversationFinder(), partial(on_progress, f"reading {path.name}")
     lines, listing = array("L"), array("b")  # of each example, the place of its line, and whether it lists negatives
+    known: list[tuple[int, Dialogue]] = []
     for place, example in _kept(_noted(good_lines(path, report), finder, told), every_turn, report):
+        if len(lines) <= SHUFFLE_BUFFER:
+            known.append((place, example))
         lines.append(place)
         listing.append(bool(example.negatives))
         report.categories[example.category] += 1
@@ -111,7 +120,9 @@ def survey(
     report.held_out = int(apart.sum())
     report.kept -= report.held_out
     report.with_negatives = int(np.array(listing, np.int64)[~apart].sum())
-    return Corpus(path, every_turn, float(report.kept), conversations, held_out_lines), report
+    named = [(place, conversations.name(place, example)) for place, example in known]
+    kept = named if len(named) == len(lines) <= SHUFFLE_BUFFER else None
+    return Corpus(path, every_turn, float(report.kept), conversations, held_out_lines, kept), report
 
 
 def hold_labels(paths: Iterable[Path]) -> bool:
@@ -188,7 +199,9 @@ def _kept(lines: Iterable[tuple[int, Dialogue]], every_turn: bool, report: Repor
             else:
                 seen |= {key, told}
                 report.kept += 1
-                yield place, _without_gold(example)
+                gold = text_key(example.response)
+                wrong = tuple(text for text in example.negatives if text_key(text) != gold)
+                yield place, replace(example, negatives=wrong)
 
 
 def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
@@ -204,15 +217,6 @@ def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
             conversation = Conversation(turns[:at], dialogue.conversation.persona)
             yield Dialogue(conversation, turns[at].text, dialogue=dialogue.dialogue)
     yield dialogue
-
-
-def _without_gold(example: Dialogue) -> Dialogue:
-    """Remove negatives that equal the gold reply."""
-    gold = text_key(example.response)
-    return replace(example, negatives=tuple(text for text in example.negatives if text_key(text) != gold))
-
-
-SHUFFLE_BUFFER = 50_000  # examples held to draw from: files of any size are streamed
 
 
 Take = Callable[[Iterator[Dialogue]], list[Dialogue]]

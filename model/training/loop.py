@@ -11,7 +11,7 @@ chooses the best checkpoint.
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, cycle, islice
 from pathlib import Path
@@ -155,21 +155,26 @@ Those of a step are its loss and, from the third one on, how many seconds are le
 """
 
 
+class Begun(NamedTuple):
+    """What a run begins with: settings, model, surveyed files, what trains it, and words that count beside it.
+
+    after: as in Forecast.
+    """
+
+    config: TrainConfig
+    student: Student
+    corpora: list[tuple[Corpus, Report]]
+    objective: type[AnyObjective]
+    words: WordsInLoss | None = None
+    after: Callable[[float], float] = lambda _look_seconds: 0.0
+
+
 class Training:
     """One run of training over surveyed files; `steps` is how many steps the whole run has."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        student: Student,
-        corpora: Sequence[tuple[Corpus, Report]],
-        output: Path,
-        began: float,
-        objective: type[AnyObjective],
-        words: WordsInLoss | None = None,
-        after: Callable[[float], float] = lambda _look_seconds: 0.0,
-    ) -> None:
-        """Prepare a run that began at that value of `time.monotonic()`; `words`: as in Objective, `after`: Forecast."""
+    def __init__(self, begun: Begun, output: Path, began: float) -> None:
+        """Prepare a run that began at that value of `time.monotonic()`."""
+        config, student, corpora, objective, words, after = begun
         self.config = config
         self.student = student
         self.progress = RunProgress()
@@ -184,7 +189,13 @@ class Training:
             project_dir=output / LOGS,
         )
         self._parameters = student.trainable()
-        self._objective = self._prepared(objective, words)
+        device = self._accelerator.device
+        encoder = student.encoder.to(device).train()
+        for backbone in (module for module in encoder.modules() if isinstance(module, Backbone)):
+            _run_under(self._accelerator, backbone, device)
+            if config.gradient_checkpointing:
+                backbone.transformer.activation_checkpointing_enable()
+        self._objective = objective(student, config, device, words)
         self._origin = Origin.of(
             config,
             self._corpora,
@@ -204,16 +215,6 @@ class Training:
         self._schedule = LearningRate(config.schedule, config.warmup_steps, self.steps)
         self._forecast = Forecast(self.steps, self._look_every, after)
 
-    def _prepared(self, objective: type[AnyObjective], words: WordsInLoss | None) -> AnyObjective:
-        """Move the encoder to the device, wrap its transformers, and make the objective."""
-        device = self._accelerator.device
-        encoder = self.student.encoder.to(device).train()
-        for backbone in (module for module in encoder.modules() if isinstance(module, Backbone)):
-            _run_under(self._accelerator, backbone, device)
-            if self.config.gradient_checkpointing:
-                backbone.transformer.activation_checkpointing_enable()
-        return objective(self.student, self.config, device, words)
-
     def run(self, watch: Watch, on_progress: OnProgress = no_progress) -> None:
         """Train to the end, or until `patience` looks have not been the best so far.
 
@@ -222,7 +223,9 @@ class Training:
         try:
             self._run(watch, on_progress)
         except (MemoryError, RuntimeError) as error:  # torch raises some lack of memory as a plain RuntimeError
-            if _is_lack_of_memory(error):
+            message = str(error).lower()
+            is_lack = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            if is_lack or ("memory" in message and "alloc" in message):
                 raise OutOfMemory(_NO_MEMORY) from error
             raise
 
@@ -233,10 +236,20 @@ class Training:
         if math.isinf(self.progress.best[0]):
             self._look(selection, watch, on_progress)
             self._save_state()
-        rows = self._rows_from_here()
+        rows = draw_rows(
+            self._corpora,
+            self.config.batch_size,
+            self.config.seed,
+            extra_replies=self.config.extra_replies,
+            rank=self._accelerator.process_index,
+            n_ranks=self._accelerator.num_processes,
+            take=self._objective.take,
+        )
+        rows = islice(rows, self.progress.step * self.config.accumulate, None)  # those not seen yet
         save_at = time.monotonic() + _SAVE_SECONDS
         on_progress("train", self.progress.step, self.steps)
-        while self.progress.step < self.steps and not self._has_stopped():
+        patience = self.config.patience or math.inf
+        while self.progress.step < self.steps and self.progress.looks_without < patience:
             began = time.monotonic()
             loss = self._step(list(islice(rows, self.config.accumulate)))
             self.progress.step += 1
@@ -261,49 +274,25 @@ class Training:
         first = self.progress.step * self.config.accumulate
         batches = [Batch(rows.examples, rows.others, draw, first + at) for at, rows in enumerate(drawn)]
         losses = [self._objective.step(batch, self._accelerator.backward) for batch in batches]
-        loss = self._mean_over_processes(sum(losses) / len(losses))
+        # If one process's loss is not finite, neither is the mean: all stop, none waits for another.
+        local = torch.tensor(sum(losses) / len(losses), device=self._accelerator.device)
+        loss = float(self._accelerator.reduce(local, "mean"))
         if not math.isfinite(loss):
             raise TrainingDiverged(
                 f"the loss is {loss} at step {self.progress.step + 1}; lower --learning-rate. "
                 f"{self._output} keeps the best checkpoint, that of step {self.progress.best_step}"
             )
-        self._average_gradients()
+        if self._accelerator.num_processes > 1:  # here, as DistributedDataParallel cannot follow an encoding in chunks
+            for parameter in self._parameters.values():
+                if parameter.grad is not None:
+                    parameter.grad = self._accelerator.reduce(parameter.grad, "mean")
         self._accelerator.clip_grad_norm_(self._parameters.values(), _MAX_GRADIENT_NORM)
         self._optimizer.step()
         self._optimizer.zero_grad()
         return loss
 
-    def _rows_from_here(self) -> Iterator[Rows]:
-        """Draw the rows of the batches that the run has not seen yet."""
-        config = self.config
-        rows = draw_rows(
-            self._corpora,
-            config.batch_size,
-            config.seed,
-            extra_replies=config.extra_replies,
-            rank=self._accelerator.process_index,
-            n_ranks=self._accelerator.num_processes,
-            take=self._objective.take,
-        )
-        return islice(rows, self.progress.step * config.accumulate, None)
-
-    def _mean_over_processes(self, loss: float) -> float:
-        """Average the loss. If one process's is not finite, neither is the mean: all stop, none waits for another."""
-        local = torch.tensor(loss, device=self._accelerator.device)
-        return float(self._accelerator.reduce(local, "mean"))
-
-    def _average_gradients(self) -> None:
-        """Average once a step, because DistributedDataParallel cannot follow an encoding in chunks."""
-        if self._accelerator.num_processes > 1:
-            for parameter in self._parameters.values():
-                if parameter.grad is not None:
-                    parameter.grad = self._accelerator.reduce(parameter.grad, "mean")
-
     def _factor(self) -> float:
         return self._schedule.factor(self.progress.step)
-
-    def _has_stopped(self) -> bool:
-        return 0 < self.config.patience <= self.progress.looks_without
 
     def _look(self, selection: Sequence[list[Dialogue]], watch: Watch, on_progress: OnProgress) -> None:
         """Measure the selection slice, and write a checkpoint if it is the best so far.
@@ -415,8 +404,3 @@ def _run_under(accelerator: Accelerator, backbone: Backbone, device: torch.devic
             return forward(*args, **kwargs)
 
     transformer.forward = autocast_forward
-
-
-def _is_lack_of_memory(error: Exception) -> bool:
-    message = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or ("memory" in message and "alloc" in message)

@@ -32,7 +32,7 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.training.config import STATE_FILE, Data, PretrainConfig
 from polyrank.model.training.data import OnProgress, columns, no_progress
-from polyrank.model.training.loop import Watch, processes
+from polyrank.model.training.loop import Begun, Watch, processes
 from polyrank.model.training.objective import (
     Batch,
     Encode,
@@ -44,7 +44,7 @@ from polyrank.model.training.objective import (
 )
 from polyrank.model.training.precision import precision_on
 from polyrank.model.training.recipes import PRETRAINING_FILE
-from polyrank.model.training.run import Begun, OnSurvey, require_no_classes, summary, surveyed, to_the_end
+from polyrank.model.training.run import OnSurvey, require_no_classes, summary, surveyed, to_the_end
 from polyrank.model.training.student import Student, start
 
 _MASKED_SHARE, _RANDOM_SHARE = 0.8, 0.1  # of the chosen tokens; the rest stay as they are (Devlin et al. 2019)

@@ -10,14 +10,14 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelerate.utils import broadcast_object_list
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.checkpoint.lookup import called
 from polyrank.model.checkpoint.quantised import QUANTISED_FILE
-from polyrank.model.config import ClassFrom, LexicalConfig, ModelConfig
+from polyrank.model.config import ClassFrom, LexicalConfig
 from polyrank.model.errors import InvalidInput, TrainingDataInvalid
 from polyrank.model.lexical.fit import Files
 from polyrank.model.lexical.score import LexicalScore
@@ -44,13 +44,12 @@ from polyrank.model.training.data import (
     read_labels,
     survey,
 )
-from polyrank.model.training.loop import Training, Watch, processes
+from polyrank.model.training.loop import Begun, Training, Watch, processes
 from polyrank.model.training.objective import AnyObjective
 from polyrank.model.training.precision import precision_on
 from polyrank.model.training.state import RunProgress, begun_in, read_state
 from polyrank.model.training.student import Student, first_stage_config, rescale, start
 from polyrank.model.training.weighing import (
-    Calibrated,
     Weighed,
     calibrate,
     calibrate_by_labels,
@@ -65,7 +64,7 @@ from polyrank.model.training.weighing import (
 log = logging.getLogger(__name__)
 
 _RESCALED_BY = 64  # examples of each file; outputs of single texts hardly differ in spread
-_READ_AGAIN = 2  # times, to make lists for words
+_READ_AGAIN = 2  # times, to make lists for words, where the examples are not kept
 OnSurvey = Callable[[Path, Report], None]
 Then = Callable[[Ranker | Classifier], object]
 """Called with a finished checkpoint, when the run has not ended yet."""
@@ -111,27 +110,30 @@ def train(
     if ended is None:
         return None
     begun, progress = ended
-    _describe(output, summary(begun, progress))
+    # The summary is no part of a checkpoint's identity. What follows the training is left out: a run that was
+    # interrupted later may have written that, with other options.
+    trained = read_config(output / CONFIG_FILE)
+    found = {name: trained.training[name] for name in ("step", "selection")}
+    training = {**found, **summary(begun, progress)}
+    described = replace(trained, training=training, evidence=None, calibration=None, quantisation=None)
+    write_config(output / CONFIG_FILE, described)
+    (output / QUANTISED_FILE).unlink(missing_ok=True)
     if config.task == "rank":
-        _weigh(output, [corpus for corpus, _ in begun.corpora], evidence, on_progress)
+        on_progress(f"loading {output.name}", 0, None)
+        lists = scored_lists(load(output), [corpus for corpus, _ in begun.corpora], True, on_progress)
+        if evidence:
+            on_progress("weighing words", 0, None)
+            weighed = weigh(lists)
+            if why := weighed.objection():
+                log.warning("the checkpoint ranks without words: %s", why)
+            else:
+                _add_evidence(output, weighed)
+        on_progress("calibrating", 0, None)
+        _add_calibration(output, lists)
     model = load(output) if config.task == "rank" else load_classifier(output)
     then(model)
     (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
     return model
-
-
-class Begun(NamedTuple):
-    """What a run begins with: settings, model, surveyed files, what trains it, and words that count beside it.
-
-    after: as in Forecast.
-    """
-
-    config: TrainConfig
-    student: Student
-    corpora: list[tuple[Corpus, Report]]
-    objective: type[AnyObjective]
-    words: WordsInLoss | None = None
-    after: Callable[[float], float] = lambda _look_seconds: 0.0
 
 
 def to_the_end(
@@ -155,14 +157,22 @@ def to_the_end(
     with begun_in(output) if state is None else nullcontext():
         everyone.wait_for_everyone()  # each checks that the directory is unused before one of them fills it
         begun = begin(on_progress)
-        config, student, corpora, objective, words, after = begun
+        config, corpora = begun.config, begun.corpora
         for corpus, report in corpora:
             on_survey(corpus.path, report)
         if isinstance(config, LateTrainConfig) and config.teacher:
-            _require_negatives(corpora)
-        training = Training(config, student, corpora, output, started, objective, words, after)
-        if everyone.is_main_process:
-            _warn_of_short_run(training.steps, config.warmup_steps)
+            for corpus, report in corpora:
+                if not report.with_negatives:  # over the gold reply alone a teacher has nothing to teach
+                    why = "no example lists negatives, from which a teacher teaches; add them by `polyrank mine`"
+                    raise TrainingDataInvalid(f"{corpus.path}: {why}")
+        training = Training(begun, output, started)
+        if everyone.is_main_process and training.steps <= config.warmup_steps:  # the rate never is what was asked for
+            log.warning(
+                "the run has %d steps and a warm-up of %d, so it will learn little; "
+                "give more examples or epochs, or a shorter --warmup-steps",
+                training.steps,
+                config.warmup_steps,
+            )
         try:
             if state is not None:
                 training.restore(state)
@@ -189,10 +199,11 @@ def _begun(config: TrainConfig, data: Data, evidence: bool, on_progress: OnProgr
         require_no_classes(corpora)
         _rescale(config, student, corpora)
         words = None if score is None else WordsInLoss(score, [corpus for corpus, _ in corpora])
+        again = _READ_AGAIN * any(corpus.known is None for corpus, _ in corpora)
         looks = looks_to_score([report.held_out for _, report in corpora], row.retrieves, config.negatives)
 
         def after(look_seconds: float) -> float:
-            return _READ_AGAIN * reading + looks * look_seconds
+            return again * reading + looks * look_seconds
 
         return Begun(config, student, corpora, _objective(row.objective), words, after)
     if data.every_turn:
@@ -216,41 +227,6 @@ def _objective(reference: str | None) -> type[AnyObjective]:
     assert reference is not None, "the settings check it"
     objective: type[AnyObjective] = resolve_name(reference)
     return objective
-
-
-def _describe(output: Path, made: Mapping[str, Any]) -> None:
-    """Write the summary of a run into its checkpoint, which is not part of its identity.
-
-    What follows it is left out: a run that was interrupted later may have written that, with other options.
-    """
-    path = output / CONFIG_FILE
-    trained = read_config(path)
-    found = {name: trained.training[name] for name in ("step", "selection")}
-    training = {**found, **made}
-    write_config(path, replace(trained, training=training, evidence=None, calibration=None, quantisation=None))
-    (output / QUANTISED_FILE).unlink(missing_ok=True)
-
-
-def _weigh(output: Path, corpora: Sequence[Corpus], evidence: bool, on_progress: OnProgress) -> None:
-    """Add to a checkpoint how much words count, if that is wanted, and what its scores say."""
-    on_progress(f"loading {output.name}", 0, None)
-    lists = scored_lists(load(output), corpora, True, on_progress)
-    if evidence:
-        on_progress("weighing words", 0, None)
-        _add_words_that_help(output, lists)
-    on_progress("calibrating", 0, None)
-    _add_calibration(output, lists)
-
-
-def _warn_of_short_run(steps: int, warmup_steps: int) -> None:
-    """Warn where the learning rate rises to the end of the run and is never what was asked for."""
-    if steps <= warmup_steps:
-        log.warning(
-            "the run has %d steps and a warm-up of %d, so it will learn little; "
-            "give more examples or epochs, or a shorter --warmup-steps",
-            steps,
-            warmup_steps,
-        )
 
 
 def train_evidence(
@@ -320,28 +296,21 @@ def train_calibration(
     with begun_in(output):
         ranker = _loaded(base, on_progress)
         if hold_labels(data.paths):
-            calibrated = _by_labels(ranker, data, seen, on_survey, on_progress)
+            if seen:
+                raise InvalidInput("the files hold labels, which no model is trained on: give no --seen")
+            labels, statistics = read_labels(data.paths, data.max_rejected, on_survey)
+            scored = scored_labels(ranker, labels, statistics, on_progress)
+            on_progress("calibrating", 0, None)
+            calibrated, why = calibrate_by_labels(scored, ranker.config), lack_of_labels(scored)
         else:
             lists = scored_lists(ranker, _told(data, on_survey, on_progress), seen, on_progress)
             on_progress("calibrating", 0, None)
-            if (found := _calibrated(ranker.config, lists)) is None:
-                raise InvalidInput(f"nothing is written: {lack(lists)}")
-            calibrated = found
+            calibrated, why = calibrate(lists, ranker.config), lack(lists)
+        if calibrated is None:
+            raise InvalidInput(f"nothing is written: {why}")
         ranker.save(output)
         _note(output, "calibration", calibrated.summary(), calibration=calibrated.calibration)
         return _ended(output, then)
-
-
-def _by_labels(ranker: Ranker, data: Data, seen: bool, on_survey: OnSurvey, on_progress: OnProgress) -> Calibrated:
-    if seen:
-        raise InvalidInput("the files hold labels, which no model is trained on: give no --seen")
-    labels, statistics = read_labels(data.paths, data.max_rejected, on_survey)
-    scored = scored_labels(ranker, labels, statistics, on_progress)
-    on_progress("calibrating", 0, None)
-    calibrated = calibrate_by_labels(scored, ranker.config.evidence, scores_pairs=_scores_pairs(ranker.config))
-    if calibrated is None:
-        raise InvalidInput(f"nothing is written: {lack_of_labels(scored)}")
-    return calibrated
 
 
 def _loaded(base: str, on_progress: OnProgress) -> Ranker:
@@ -355,15 +324,6 @@ def _told(data: Data, on_survey: OnSurvey, on_progress: OnProgress) -> list[Corp
     for corpus, report in corpora:
         on_survey(corpus.path, report)
     return [corpus for corpus, _ in corpora]
-
-
-def _add_words_that_help(output: Path, lists: Files) -> None:
-    """Give a checkpoint evidence, or warn why it is better off without."""
-    weighed = weigh(lists)
-    if why := weighed.objection():
-        log.warning("the checkpoint ranks without words: %s", why)
-    else:
-        _add_evidence(output, weighed)
 
 
 def _add_evidence(output: Path, weighed: Weighed) -> None:
@@ -382,19 +342,11 @@ def _note(output: Path, name: str, summary: Mapping[str, Any], **changed: Any) -
 
 def _add_calibration(output: Path, lists: Files) -> None:
     """Write into a checkpoint what its scores say, or warn that this is not known."""
-    calibrated = _calibrated(read_config(output / CONFIG_FILE), lists)
+    calibrated = calibrate(lists, read_config(output / CONFIG_FILE))
     if calibrated is None:
         log.warning("scores are not calibrated: %s", lack(lists))
     else:
         _note(output, "calibration", calibrated.summary(), calibration=calibrated.calibration)
-
-
-def _calibrated(config: ModelConfig, lists: Files) -> Calibrated | None:
-    return calibrate(lists, config.evidence, scores_pairs=_scores_pairs(config))
-
-
-def _scores_pairs(config: ModelConfig) -> bool:
-    return not ARCHITECTURES[config.architecture].retrieves
 
 
 def _score_in_loss(config: TrainConfig) -> LexicalScore | None:
@@ -457,15 +409,6 @@ def _class_from(corpora: Sequence[tuple[Corpus, Report]]) -> ClassFrom:
         alike = sorted(name for name in categories if text_key(name) == twice[0])
         raise TrainingDataInvalid(f"the classes {' and '.join(map(repr, alike))} differ only in case and the like")
     return "score"
-
-
-def _require_negatives(corpora: Sequence[tuple[Corpus, Report]]) -> None:
-    """Refuse a file without listed negatives: over the gold reply alone a teacher has nothing to teach."""
-    for corpus, report in corpora:
-        if not report.with_negatives:
-            raise TrainingDataInvalid(
-                f"{corpus.path}: no example lists negatives, from which a teacher teaches; add them by `polyrank mine`"
-            )
 
 
 def summary(begun: Begun, progress: RunProgress) -> dict[str, Any]:

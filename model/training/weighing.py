@@ -19,13 +19,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.config import CalibrationConfig, LexicalConfig
+from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
 from polyrank.model.lexical.features import FEATURES, read
-from polyrank.model.lexical.fit import Figures, Files, ScoredList, fit, shares
+from polyrank.model.lexical.fit import Figures, Files, ScoredList, fit, rounded, shares
 from polyrank.model.lexical.score import feature_table
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics, normalised
 from polyrank.model.rankers.networks import CrossRanker, Ranker, Retriever
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.dialogues import RIGHT, Dialogue, drawn
 from polyrank.model.training.data import Corpus, OnProgress, no_progress
 
@@ -278,22 +279,15 @@ def lack_of_labels(labels: Sequence[Labelled]) -> str | None:
     return None
 
 
-def calibrate(files: Files, evidence: LexicalConfig | None, scores_pairs: bool) -> Calibrated | None:
-    """Fit the calibration of a model on the scored lists of all files; None: they cannot tell (`lack`).
-
-    evidence: how words count in its scores. scores_pairs: the pairs may also count alone, where a server has no words.
-    """
+def calibrate(files: Files, config: ModelConfig) -> Calibrated | None:
+    """Fit the calibration of a model on the scored lists of all files; None: they cannot tell (`lack`)."""
     if lack(files):
         return None
     files = _telling(files)
-    return _calibrated(
-        lambda words: [[_scored(each, words) for each in file] for file in files], PRIOR, evidence, scores_pairs
-    )
+    return _calibrated(lambda words: [[_scored(each, words) for each in file] for file in files], PRIOR, config)
 
 
-def calibrate_by_labels(
-    labels: Sequence[Labelled], evidence: LexicalConfig | None, scores_pairs: bool
-) -> Calibrated | None:
+def calibrate_by_labels(labels: Sequence[Labelled], config: ModelConfig) -> Calibrated | None:
     """Do what `calibrate` does, by labels; the prior is the share that is right. None: see `lack_of_labels`."""
     if lack_of_labels(labels):
         return None
@@ -303,18 +297,19 @@ def calibrate_by_labels(
         alone = [(_scored(each.scored, words), each.right) for each in labels]
         return [[own if right else _Scored(own.wrong, own.right, own.fold) for own, right in alone]]
 
-    return _calibrated(scored, prior, evidence, scores_pairs)
+    return _calibrated(scored, prior, config)
 
 
 def _calibrated(
     scored_by: Callable[[LexicalConfig | None], list[list[_Scored]]],
     prior: float,
-    evidence: LexicalConfig | None,
-    scores_pairs: bool,
+    config: ModelConfig,
 ) -> Calibrated:
-    scored = scored_by(evidence)
+    scored = scored_by(config.evidence)
     slope, intercept = _line(scored, prior)
-    alone = _line(scored_by(None), prior) if evidence and scores_pairs else None
+    # Pairs may also count alone, where a server has no words.
+    scores_pairs = not ARCHITECTURES[config.architecture].retrieves
+    alone = _line(scored_by(None), prior) if config.evidence and scores_pairs else None
     calibration = CalibrationConfig(
         prior=prior,
         slope=slope,
@@ -357,7 +352,7 @@ def _line(files: Sequence[Sequence[_Scored]], prior: float) -> tuple[float, floa
     start = np.array([1.0, float(np.log(prior / (1 - prior)))])
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(_LEAST_SLOPE * width, None), (None, None)])
     slope = found.x[0] / width
-    return _rounded(slope), _rounded(found.x[1] - slope * middle)
+    return rounded(slope), rounded(found.x[1] - slope * middle)
 
 
 def _file(
@@ -383,8 +378,4 @@ def _at_half(files: Sequence[Sequence[_Scored]], prior: float) -> tuple[float, f
         for each in (each for file in files for each in file if each.fold == fold):
             right.append(slope * each.right + intercept >= 0)
             wrong.append(slope * each.wrong + intercept >= 0)
-    return _rounded(float(np.concatenate(right).mean())), _rounded(float(np.concatenate(wrong).mean()))
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
+    return rounded(float(np.concatenate(right).mean())), rounded(float(np.concatenate(wrong).mean()))

@@ -46,12 +46,12 @@ class Problem(BaseModel):
 
 
 class ScoresOut(Out):
-    """The parts of the score: `late` and `lexical` make it together, `cross` takes their place.
+    """The parts of the score: `vector` and `lexical` make it together, `cross` takes their place.
 
     `cross` includes a lexical score by the reranker's own weights, so it is not added to `lexical`.
     """
 
-    late: float = Field(description="by vectors; with a second stage by that, unless it was skipped")
+    vector: float = Field(description="by vectors; with a second stage by that, unless it was skipped")
     lexical: float | None = Field(default=None, description="by words; absent where they do not count for the model")
     cross: float | None = Field(default=None, description="of the cross-encoder; absent where it did not read the text")
 

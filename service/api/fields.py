@@ -4,7 +4,6 @@ What a filter means is in `polyrank.index_builder.generation.filters`; here it i
 """
 
 import math
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -92,48 +91,39 @@ def checked_filter(filter_: dict[str, Any]) -> dict[str, Any]:
 
     Raises ValueError if it is none; the message says where, and what may stand there.
     """
-    _conditions(filter_, "", 1)
-    return _at(filter_, datetime.now(UTC))
+    return _checked(filter_, "", 1, datetime.now(UTC))[0]
 
 
-def _at(filter_: dict[str, Any], now: datetime) -> dict[str, Any]:
-    def meant(key: str, wanted: Any) -> Any:
-        if key == "$not":
-            return _at(wanted, now)
-        if key in ("$and", "$or"):
-            return [_at(inner, now) for inner in wanted]
-        return _bounds_at(wanted, now) if isinstance(wanted, dict) else wanted
-
-    return {key: meant(key, wanted) for key, wanted in filter_.items()}
-
-
-def _bounds_at(bounds: dict[str, Any], now: datetime) -> dict[str, Any]:
-    return {name: bound(each, now) if isinstance(each, str) else each for name, each in bounds.items()}
-
-
-def _conditions(filter_: object, where: str, depth: int) -> int:
-    """Check a filter and count its conditions; an empty filter counts as one, because it costs a pass over the rows."""
+def _checked(filter_: object, where: str, depth: int, now: datetime) -> tuple[dict[str, Any], int]:
+    """Also return how many conditions it has; none count as one, because also that costs a pass over the rows."""
     if not isinstance(filter_, dict):
         raise ValueError(f"{where}: must be a filter, an object")
     if depth > MAX_DEPTH:
         raise ValueError(f"{where}: filters are nested deeper than {MAX_DEPTH}")
+    meant: dict[str, Any] = {}
     count = 0
     for key, wanted in filter_.items():
         place = f"{where}.{key[:80]}".lstrip(".")
         if key in ("$and", "$or"):
             if not isinstance(wanted, list) or not wanted:
                 raise ValueError(f"{place}: must be a list of filters, one at least")
+            meant[key] = []
             for at, inner in enumerate(wanted):
-                count = _bounded(count + _conditions(inner, f"{place}[{at}]", depth + 1))
+                part, more = _checked(inner, f"{place}[{at}]", depth + 1, now)
+                count = _bounded(count + more)
+                meant[key].append(part)
         elif key == "$not":
-            count += _conditions(wanted, place, depth + 1)
+            meant[key], more = _checked(wanted, place, depth + 1, now)
+            count += more
         elif key.startswith("$"):
             raise ValueError(f"{place}: is not one of $and, $or, $not")
         else:
-            _check_field(wanted, place)
+            meant[key] = (
+                _checked_range(wanted, place, now) if isinstance(wanted, dict) else _checked_values(wanted, place)
+            )
             count += 1
         _bounded(count)
-    return max(count, 1)
+    return meant, max(count, 1)
 
 
 def _bounded(conditions: int) -> int:
@@ -142,18 +132,16 @@ def _bounded(conditions: int) -> int:
     return conditions
 
 
-def _check_field(wanted: object, place: str) -> None:
-    if isinstance(wanted, dict):
-        _check_operators(wanted, place)
-        return
+def _checked_values(wanted: Any, place: str) -> Any:
     values = wanted if isinstance(wanted, list) else [wanted]
     if not 1 <= len(values) <= MAX_VALUES:
         raise ValueError(f"{place}: a list must hold 1 to {MAX_VALUES} values")
     if not all(_is_scalar(value) for value in values):
         raise ValueError(f"{place}: values must be strings, finite numbers, true, false or null")
+    return wanted
 
 
-def _check_operators(wanted: dict[str, object], place: str) -> None:
+def _checked_range(wanted: dict[str, Any], place: str, now: datetime) -> dict[str, Any]:
     unknown = next((name for name in wanted if name not in (*_RANGE, "exists")), None)
     if unknown is not None:
         plain = unknown.lstrip("$")
@@ -165,22 +153,21 @@ def _check_operators(wanted: dict[str, object], place: str) -> None:
         raise ValueError(f"{place}: give one of {', '.join(_RANGE)}, exists")
     if not isinstance(wanted.get("exists", True), bool):
         raise ValueError(f"{place}.exists: must be true or false")
-    bounds = [each for name, each in wanted.items() if name != "exists"]
-    kinds: tuple[Callable[[object], bool], ...] = (_is_number, lambda bound: isinstance(bound, str))
-    if not any(all(map(is_kind, bounds)) for is_kind in kinds):
-        raise ValueError(f"{place}: bounds must be finite numbers, or strings, all of one kind")
-    _check_times(bounds, place)
-
-
-def _check_times(bounds: list[Any], place: str) -> None:
-    try:
-        others = [each for each in bounds if not isinstance(each, str) or not instant(bound(each, datetime.now(UTC)))]
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
-    if 0 < len(others) < len(bounds):
-        raise ValueError(
-            f"{place}: {others[0][:80]!r} is no date or time as another bound is; such are 2026-12-31, now-7d"
-        )
+    bounds = {name: each for name, each in wanted.items() if name != "exists"}
+    if not all(map(_is_number, bounds.values())):
+        if not all(isinstance(each, str) for each in bounds.values()):
+            raise ValueError(f"{place}: bounds must be finite numbers, or strings, all of one kind")
+        try:
+            meant = {name: bound(each, now) for name, each in bounds.items()}
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
+        others = [bounds[name] for name, each in meant.items() if not instant(each)]
+        if 0 < len(others) < len(bounds):
+            raise ValueError(
+                f"{place}: {others[0][:80]!r} is no date or time as another bound is; such are 2026-12-31, now-7d"
+            )
+        return {**wanted, **meant}
+    return wanted
 
 
 def _is_scalar(value: object) -> bool:

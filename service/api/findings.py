@@ -51,6 +51,12 @@ _BOUNDS: Mapping[str, str] = {
     "too_short": "must have at least {min_length} items",
     "literal_error": "must be {expected}",
 }
+# What helps where a body is no JSON.
+_HINTS = {
+    "key must be a string": " (names and strings stand in double quotes)",
+    "trailing comma": " (remove it)",
+    "EOF": " (it ends too early)",
+}
 
 
 class Finding(NamedTuple):
@@ -81,7 +87,8 @@ def refusal(error: ValidationError, model: type[BaseModel], most: int = MAX_ERRO
         return BodyInvalid(_too_many(error.error_count()))
     errors = error.errors(include_url=False)
     if errors[0]["type"] == "json_invalid":
-        return BodyMalformed(_malformed(errors[0]["msg"]))
+        said = str(errors[0]["msg"])
+        return BodyMalformed(said + next((hint for text, hint in _HINTS.items() if text in said), ""))
     return BodyInvalid(found_in(errors, model, most))
 
 
@@ -186,16 +193,6 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield annotation
     for inner in get_args(annotation):
         yield from _models_in(inner)
-
-
-def _malformed(said: str) -> str:
-    """Return what pydantic says of a body that is no JSON, with what helps in the usual cases."""
-    hints = {
-        "key must be a string": " (names and strings stand in double quotes)",
-        "trailing comma": " (remove it)",
-        "EOF": " (it ends too early)",
-    }
-    return said + next((hint for text, hint in hints.items() if text in said), "")
 
 
 def what_is_wrong(error: Mapping[str, Any]) -> str:

@@ -6,14 +6,7 @@ ceilings; routes check the lower ones that an operator sets (number of candidate
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    PrivateAttr,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue, PrivateAttr, model_validator
 
 from polyrank.index_builder.pool.documents import MAX_ID_CHARS, check_value
 from polyrank.model.errors import InvalidInput

@@ -180,11 +180,8 @@ class Access:
         clock: Clock = time.monotonic,
         shared: SharedBuckets | None = None,
     ) -> None:
-        self._path = path
-        self._default = default_rate
-        self._metrics = metrics
-        self._clock = clock
-        self._shared = shared
+        self._path, self._default, self._metrics = path, default_rate, metrics
+        self._clock, self._shared = clock, shared
         self._stamp = path and _stamp(path)
         self._in_force = self._made_of(read(path) if path else (), {})
 
@@ -202,12 +199,12 @@ class Access:
             if shortage_in(error):
                 raise  # the file is not to blame, and a key that it revokes must not stay in force
             self._stamp = stamp
-            self._metrics.count_keys_reload("refused")
+            self._metrics.keys_reloads.labels("refused").inc()
             log.error("the keys read before stay in force: %s", error)
             return
         self._stamp = stamp
         self._in_force = self._made_of(found, self._in_force.buckets)
-        self._metrics.count_keys_reload("ok")
+        self._metrics.keys_reloads.labels("ok").inc()
         log.info("keys read", extra={"fields": {"keys": len(found)}})
 
     def identify(self, given: Sequence[bytes]) -> Principal:

@@ -31,24 +31,20 @@ _EXPIRY = struct.Struct("<d")
 class ResultCache:
     """Answers by key, in memory and, where there is a Redis, behind it. Used from one event loop."""
 
-    def __init__(
-        self,
-        memory: Lru,
-        lifetime_seconds: int,
-        count: CountCache,
-        redis: RedisServer | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, memory: Lru, lifetime_seconds: int, count: CountCache, redis: RedisServer | None = None) -> None:
         self._memory, self._lifetime, self._count, self._redis = memory, lifetime_seconds, count, redis
-        self._clock = clock
 
     async def get(self, key: str, budget: Budget, is_answer: Callable[[bytes], bool]) -> bytes | None:
         """Return the answer, without what belonged to the request that it was made for; None: it is not known.
 
         `is_answer` tells whether what Redis gave is one; it is called on another thread.
         """
-        answer, result = self._remembered(key), "miss"
-        if answer is None and self._redis is not None:
+        answer: bytes | None = None
+        result = "miss"
+        [value] = self._memory.get_many([(TIER, key)])
+        if value is not None and time.monotonic() < _EXPIRY.unpack_from(value)[0]:
+            answer = value[_EXPIRY.size :]
+        elif self._redis is not None:
             answer, result, seconds = await asyncio.to_thread(self._fetched, self._redis, key, budget, is_answer)
             if answer is not None:
                 self._remember(key, answer, seconds)
@@ -62,14 +58,8 @@ class ResultCache:
             write = partial(self._write, self._redis, key, answer)
             self._redis.write("put_result", write, partial(self._count, TIER, "write_error", 1))
 
-    def _remembered(self, key: str) -> bytes | None:
-        [value] = self._memory.get_many([(TIER, key)])
-        if value is None or self._clock() >= _EXPIRY.unpack_from(value)[0]:
-            return None
-        return value[_EXPIRY.size :]
-
     def _remember(self, key: str, answer: bytes, seconds: float) -> None:
-        self._memory.put_many([((TIER, key), _EXPIRY.pack(self._clock() + seconds) + answer)])
+        self._memory.put_many([((TIER, key), _EXPIRY.pack(time.monotonic() + seconds) + answer)])
 
     def _fetched(
         self, redis: RedisServer, key: str, budget: Budget, is_answer: Callable[[bytes], bool]
@@ -82,10 +72,10 @@ class ResultCache:
         [(value, left_ms)] = got.parts
         if value is None:
             return None, "miss", 0.0
-        answer = _decoded(name, redis.seal.opened(name, value))
-        if answer is not None and not is_answer(answer):
-            answer = None
-        return answer, "corrupt", min(left_ms / 1000, self._lifetime)
+        opened = redis.seal.opened(name, value)
+        answer = opened[_HEAD.size :]
+        is_right = answer and opened == _encoded(name, answer) and is_answer(answer)  # else damaged, or misplaced
+        return answer if is_right else None, "corrupt", min(left_ms / 1000, self._lifetime)
 
     def _write(self, redis: RedisServer, key: str, answer: bytes) -> None:
         name = _name(key)
@@ -111,9 +101,3 @@ def _value(redis: RedisServer, name: bytes) -> tuple[bytes | None, int]:
 
 def _encoded(name: bytes, answer: bytes) -> bytes:
     return _HEAD.pack(VERSION, crc32(answer, crc32(name))) + answer
-
-
-def _decoded(name: bytes, value: bytes) -> bytes | None:
-    """Return the answer; None: the value is damaged, misplaced or of another version."""
-    answer = value[_HEAD.size :]
-    return answer if answer and value == _encoded(name, answer) else None

@@ -127,8 +127,7 @@ class MatrixVectors:
     are_here = True
 
     def __init__(self, generation: Generation, count: CountCache) -> None:
-        self._generation = generation
-        self._count = count
+        self._generation, self._count = generation, count
 
     def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
         """Return the vectors of rows, in the order asked."""
@@ -270,7 +269,9 @@ class Caches:
         self._memory = Lru(settings.vector_cache_mb * 2**20) if settings.vector_cache_mb else None
         self.server: RedisServer | None = None
         if self._url is not None:
-            self.server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
+            self.server = RedisServer(
+                self._url, lambda op, seconds: metrics.redis.labels(op).observe(seconds), metrics.breaker.set
+            )
 
     def texts(self, manifest: Manifest, backend: str, rounding: str, largest: Largest) -> TextCache | None:
         """Return the cache of texts under a generation's model, as it is run here; None: there is none."""

@@ -166,14 +166,11 @@ class Jobs:
     async def compact(self) -> JobRecord:
         """Start a compaction of the active generation. Raises JobConflict if another job has not finished."""
         async with self._starting:
-            record = await asyncio.to_thread(self._queue_compaction)
+            record = await asyncio.to_thread(self._create, JobRequest(pool=(), compacts=True))
             await self._spawn(record)
         return self._seen(record)
 
     # --- queueing, in a thread
-
-    def _queue_compaction(self) -> JobRecord:
-        return self._create(JobRequest(pool=(), compacts=True))
 
     def _queue_once(self, rebuild: Rebuild, raw: bytes, key: str | None, has_active: bool) -> tuple[JobRecord, bool]:
         """Return the key's job, or queue a new one; and whether it is new."""
@@ -205,11 +202,16 @@ class Jobs:
     def _queue(self, rebuild: Rebuild, has_active: bool) -> JobRecord:
         if rebuild.model is None and not has_active:
             raise InvalidInput("model: no generation is active whose model could be used; name one")
-        model = None if rebuild.model is None else self._model(rebuild.model)
+        model = rebuild.model
+        if model not in (None, LEXICAL):
+            model = str(confined(self._settings.model_root, model, "model"))
         job_id = self._store.new_id()
         if rebuild.pool is not None:
             pool = confined(self._settings.pool_root, rebuild.pool, "pool")
-            _check_kind(pool)
+            try:
+                read_pool([pool])
+            except PoolInvalid as error:
+                raise InvalidInput(f"pool: {error.reason}") from error
             wanted = JobRequest(pool=(str(pool),), encoding=rebuild.encoding, model=model, activate=rebuild.activate)
             return self._create(wanted, job_id)
         pool = self._store.inline_pool(job_id)
@@ -223,10 +225,6 @@ class Jobs:
         except BaseException:
             pool.unlink(missing_ok=True)
             raise
-
-    def _model(self, named: str) -> str:
-        """Return what the builder loads: a path under the model root, or the name of the model without files."""
-        return named if named == LEXICAL else str(confined(self._settings.model_root, named, "model"))
 
     # --- running
 
@@ -345,13 +343,6 @@ def confined(root: Path | None, given: str, field: str) -> Path:
         if path != base and path.is_relative_to(base) and path.exists():
             return path
     raise InvalidInput(f"{field}: there is no {given[:200]!r} under the server's {field} root")
-
-
-def _check_kind(pool: Path) -> None:
-    try:
-        read_pool([pool])
-    except PoolInvalid as error:
-        raise InvalidInput(f"pool: {error.reason}") from error
 
 
 class Compacting:

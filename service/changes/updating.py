@@ -195,15 +195,12 @@ class Updating:
             if serving is None or serving.generation.id != generation:
                 return None
             missing = serving.missing(deletes)
-            log = self._log_of(serving)
+            if self._log is None or self._log.subject.generation != generation:
+                self._log = self._store.updates.of(serving.generation.manifest)
+            log = self._log
+            log.catch_up()
             revision = 1 + max(log.revision, log.floor, serving.generation.manifest.revision)
             # Missing ids are written, too: a generation that is being built may hold them.
             log.append(Update(revision, upserts, made, deletes))
         self._live.refresh()
         return Acknowledged(generation, revision, missing)
-
-    def _log_of(self, serving: Serving) -> UpdateLog:
-        if self._log is None or self._log.subject.generation != serving.generation.id:
-            self._log = self._store.updates.of(serving.generation.manifest)
-        self._log.catch_up()
-        return self._log

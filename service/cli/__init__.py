@@ -38,20 +38,8 @@ from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
 _COMMANDS = (
-    demo,
-    convert,
-    train,
-    mine,
-    evaluate,
-    quantise,
-    export,
-    build,
-    store,
-    serve,
-    rank,
-    candidates,
-    feedback,
-    loop,
+    *(demo, convert, train, mine, evaluate, quantise, export),
+    *(build, store, serve, rank, candidates, feedback, loop),
 )
 
 

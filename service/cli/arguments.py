@@ -137,14 +137,21 @@ def require_writable(option: str, output: Path, inputs: Iterable[Path]) -> None:
         raise UsageError(f"{option} {output} is an input too; name another file")
 
 
+@contextmanager
+def wrong_usage(before: str = "") -> Iterator[None]:
+    """Raise UsageError for InvalidInput, `before` its message what names the option."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise UsageError(f"{before}{error}") from error
+
+
 def require_unused(option: str, directory: Path) -> None:
     """Raise UsageError where an option's directory holds something, or is a file."""
     from polyrank.model.checkpoint.files import require_free
 
-    try:
+    with wrong_usage(f"{option} "):
         require_free(directory)
-    except InvalidInput as error:
-        raise UsageError(f"{option} {error}") from error
 
 
 def require_store(root: Path) -> None:

@@ -63,7 +63,8 @@ def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> Li
     listed, assumed = _with_candidates(data, dialogues, draw)
     examples = [(number, dialogue) for number, dialogue in enumerate(listed) if dialogue.candidates]
     if not examples:
-        raise InvalidInput(_why_none(dialogues, draw))
+        lacks = ", and the file has no wrong replies to draw" if draw.count and dialogues else ""
+        raise InvalidInput(f"no example has `candidates`{lacks}; there is nothing to rank")
     report_left_out(len(dialogues) - len(examples), len(dialogues), "have no candidates")
     return Listed(examples, _drawn(dialogues, examples, draw), assumed)
 
@@ -129,9 +130,3 @@ def _drawn(dialogues: Sequence[Dialogue], examples: Sequence[tuple[int, Dialogue
         return {}
     each = f"{draw.count}" if min(sizes) == draw.count else f"{min(sizes)} to {max(sizes)}"
     return {"drawn": f"{each} candidates for {len(sizes)} examples, from the file's replies (seed {draw.seed})"}
-
-
-def _why_none(dialogues: Sequence[Dialogue], draw: Draw) -> str:
-    if draw.count and dialogues:
-        return "no example has `candidates`, and the file has no wrong replies to draw; there is nothing to rank"
-    return "no example has `candidates`; there is nothing to rank"

@@ -27,6 +27,10 @@ class Estimate(NamedTuple):
     low: float
     high: float
 
+    def shown(self, sign: str = "") -> str:
+        """Write it with its interval; `sign` "+": also of positive numbers."""
+        return f"{self.value:{sign}.3f} [{self.low:{sign}.3f}, {self.high:{sign}.3f}]"
+
 
 class EvaluationReport:
     """The figures of one model, or of two on the same examples and their difference.
@@ -75,7 +79,7 @@ class EvaluationReport:
         about = [f"{name:{_NAME_WIDTH}}{value}" for name, value in self.about.items()]
         rows = [_row("", list(self.estimates))]
         for name in self.estimates["model"]:
-            cells = [_cell(found[name], "+" if role == "difference" else "") for role, found in self.estimates.items()]
+            cells = [found[name].shown("+" if role == "difference" else "") for role, found in self.estimates.items()]
             rows.append(_row(name, cells))
         return "\n".join([*heads, *about, *rows, self.note])
 
@@ -96,11 +100,6 @@ def _estimates(columns: Mapping[str, Values], groups: NDArray[np.int64]) -> dict
     low, high = intervals(values, groups).tolist()
     estimates = map(Estimate, values.mean(axis=0).tolist(), low, high)
     return {role: {name: next(estimates) for name in names} for role in columns}
-
-
-def _cell(estimate: Estimate, sign: str) -> str:
-    value, low, high = (format(number, f"{sign}.3f") for number in estimate)
-    return f"{value} [{low}, {high}]"
 
 
 def _row(name: str, cells: Sequence[str]) -> str:

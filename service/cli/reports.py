@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from polyrank.service.cli.page import Interval, Section, Series, curves, intervals, write_page
 
 if TYPE_CHECKING:  # they take torch or the store's libraries, which other pages do without
-    from polyrank.service.cli.figures import Estimate, EvaluationReport
+    from polyrank.service.cli.figures import EvaluationReport
     from polyrank.service.cli.tasks import Task, TaskResult
     from polyrank.service.feedback.report import FeedbackFigures, Share
 
@@ -41,16 +41,18 @@ def write_evaluation(
     """Write the page; `outcomes` are those of the model and, if there is one, of the one it is compared with."""
     models = report.models
     title = models["model"] + (f" against {models['against']}" if "against" in models else "")
-    sections = [_about(report), _figures(report)]
+    about = [*models.items(), *((name, str(value)) for name, value in report.about.items())]
+    sections = [Section(rows=about), _figures(report)]
     if "against" in models:
-        sections += [_difference(report), *_disagreements(report, task, outcomes)]
+        found = report.estimates["difference"]
+        chart = intervals("Differences with intervals", [Interval(name, *found[name]) for name in found])
+        text = "Model minus against, over the same examples. Where an interval holds 0, chance may be the reason."
+        table = [[name, found[name].shown("+")] for name in found]
+        sections.append(Section("Difference", text, chart, ["", "difference"], table))
+        sections += _disagreements(report, task, outcomes)
     else:
         sections.append(_mistakes(task, outcomes[0]))
     write_page(path, f"Evaluation of {title}", sections)
-
-
-def _about(report: "EvaluationReport") -> Section:
-    return Section(rows=[*report.models.items(), *((name, str(value)) for name, value in report.about.items())])
 
 
 def _figures(report: "EvaluationReport") -> Section:
@@ -61,15 +63,8 @@ def _figures(report: "EvaluationReport") -> Section:
         for series, role in enumerate(roles)
     ]
     chart = intervals("Figures with intervals", rows, roles if len(roles) > 1 else ())
-    table = [[name, *(_cell(report.estimates[role][name]) for role in roles)] for name in report.estimates["model"]]
+    table = [[name, *(report.estimates[role][name].shown() for role in roles)] for name in report.estimates["model"]]
     return Section("Figures", report.note, chart, ["", *roles], table)
-
-
-def _difference(report: "EvaluationReport") -> Section:
-    found = report.estimates["difference"]
-    chart = intervals("Differences with intervals", [Interval(name, *found[name]) for name in found])
-    text = "Model minus against, over the same examples. Where an interval holds 0, chance may be the reason."
-    return Section("Difference", text, chart, ["", "difference"], [[name, _cell(found[name], "+")] for name in found])
 
 
 def _disagreements(report: "EvaluationReport", task: "Task[Any]", outcomes: "Sequence[TaskResult]") -> list[Section]:
@@ -125,10 +120,6 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LETTERS else text[:_LETTERS] + " …"
 
 
-def _cell(estimate: "Estimate", sign: str = "") -> str:
-    return f"{estimate.value:{sign}.3f} [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
-
-
 class Curve(NamedTuple):
     """Values of a run by step."""
 
@@ -155,7 +146,9 @@ def read_curves(logs: Path) -> dict[str, Curve]:
 def write_training(path: Path, output: Path, summary: Mapping[str, Any], valid: Mapping[str, Any] | None) -> None:
     """Write the page of the run whose checkpoint is in `output`; `valid`: its figures on --valid, if there are any."""
     logged = read_curves(output / "logs")
-    sections = [Section(rows=[(name, str(value)) for name, value in _plain(summary).items()])]
+    # The others are details that the checkpoint's polyrank.json has.
+    single = [(name, str(value)) for name, value in summary.items() if isinstance(value, str | int | float)]
+    sections = [Section(rows=single)]
     for name, heading in _HEADINGS.items():
         series = []
         if train := logged.get(f"train/{name}"):
@@ -176,27 +169,19 @@ def _smoothed(values: list[float]) -> list[float]:
     return [sum(part) / len(part) for part in parts]
 
 
-def _plain(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is no single value: details that the checkpoint's polyrank.json has."""
-    return {name: value for name, value in summary.items() if isinstance(value, str | int | float)}
-
-
 def write_store(path: Path, store: Path, rows: Sequence[Mapping[str, Any]], states: Mapping[str, str]) -> None:
     """Write the page: `rows` as in `store list --json`, and `states`, what else is to be said of some, by id."""
     measured = [row for row in rows if "error" not in row and row["recall"]["count"]]
     sections = [Section("Generations", "", None, _HEAD, [_cells(row, states.get(row["id"])) for row in rows])]
     if measured:
-        kinds = sorted({row["index"] for row in measured})
-        series = [_of_kind(kind, measured) for kind in kinds]
+        series = []
+        for kind in sorted({row["index"] for row in measured}):
+            own = [row["recall"] for row in measured if row["index"] == kind]
+            series.append(Series(kind, [each["p50_ms"] for each in own], [each["recall@10"] for each in own]))
         chart = curves("Recall against time", series, "p50 of a search, ms", "recall@10", dots=True)
         text = "A dot for each generation whose search was measured. A scan finds everything and is not shown."
         sections.append(Section("Recall against time", text, chart))
     write_page(path, f"Store {store}", sections)
-
-
-def _of_kind(kind: str, rows: Sequence[Mapping[str, Any]]) -> Series:
-    found = [row["recall"] for row in rows if row["index"] == kind]
-    return Series(kind, [recall["p50_ms"] for recall in found], [recall["recall@10"] for recall in found])
 
 
 def _cells(row: Mapping[str, Any], state: str | None) -> list[str]:

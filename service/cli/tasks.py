@@ -144,9 +144,8 @@ class TwoStageSearch:
         """Find the best texts for each context; `right` and `own` as `retrieve`."""
         found, cut = retrieve(ranker, contexts, texts, right, report, own)
         if cut:
-            print(
-                f"{ranker.name} reads {cut} of {len(texts)} texts without their end: they are too long", file=sys.stderr
-            )
+            too_long = f"{ranker.name} reads {cut} of {len(texts)} texts without their end: they are too long"
+            print(too_long, file=sys.stderr)
         if self.reranker is None:
             return found
         counts_words = ranker.evidence is not None

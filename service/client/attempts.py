@@ -56,8 +56,12 @@ class Refused(CallFailed):
         moved = f", moved to {headers['location']}" if "location" in headers else ""
         self.detail = str(told.get("detail") or inner.get("message") or f"status {status}{moved}")
         self.request_id = str(told.get("request_id") or headers.get("x-request-id", ""))
-        self.findings = _findings(told.get("errors"))
-        self.retry_after = _seconds(headers.get("retry-after"))
+        # Something else than the server may answer by errors of another kind, which say nothing.
+        listed = told["errors"] if isinstance(told.get("errors"), list) else []
+        named = [one for one in listed if isinstance(one, dict) and {"where", "what"} <= one.keys()]
+        self.findings = [WrongField(str(one["where"]), str(one["what"])) for one in named]
+        after = headers.get("retry-after", "")  # a date, which this server never sends, counts as nothing said
+        self.retry_after = float(after) if after.isascii() and after.isdigit() else None
         self.job: str | None = told["job"] if isinstance(told.get("job"), str) else None
         super().__init__(f"{self.detail} (status {status}, request {self.request_id})")
 
@@ -109,18 +113,6 @@ def refused(status: int, headers: Mapping[str, str], body: Any) -> Refused:
     """Make the error of an answer; `headers` by names in lower case."""
     kind = _BY_STATUS.get(status, ServerFailed if status >= 500 else RequestWrong)
     return kind(status, headers, body)
-
-
-def _findings(errors: Any) -> list[WrongField]:
-    """Read what is wrong; something else than the server may answer by a list of another kind, which says nothing."""
-    listed = errors if isinstance(errors, list) else []
-    named = [one for one in listed if isinstance(one, dict) and {"where", "what"} <= one.keys()]
-    return [WrongField(str(one["where"]), str(one["what"])) for one in named]
-
-
-def _seconds(value: str | None) -> float | None:
-    """Read Retry-After; a date, which this server never sends, counts as nothing said."""
-    return float(value) if value is not None and value.isascii() and value.isdigit() else None
 
 
 T = TypeVar("T")
@@ -206,9 +198,9 @@ class Attempts(Generic[T]):
         if call.timeout_ms is not None:
             wait = left + ANSWER_SECONDS
             if call.deadline_in == "body":
-                body = {**body, "timeout_ms": _milliseconds(left)}
+                body = {**body, "timeout_ms": max(1, int(left * 1000))}
             else:
-                headers["X-Request-Timeout-Ms"] = str(_milliseconds(left))
+                headers["X-Request-Timeout-Ms"] = str(max(1, int(left * 1000)))
         content = None
         if body is not None:
             content = in_json(body).encode()
@@ -271,10 +263,6 @@ def in_json(value: Any) -> str:
         return json.dumps(value, allow_nan=False)
     except ValueError as error:
         raise ValueError("NaN, infinite numbers, and a list or object within itself cannot be sent") from error
-
-
-def _milliseconds(seconds: float) -> int:
-    return max(1, int(seconds * 1000))
 
 
 def options(url: str, api_key: str | None) -> dict[str, Any]:

@@ -216,12 +216,11 @@ def rank_batch(
 ) -> Call[list[answers.RankOut | Refused]]:
     """Rank several bodies of `POST /rank` in one call; what is refused is returned in its place, not raised."""
     body = {"requests": _several("requests", requests)}
-    read = partial(_rankings, len(body["requests"]))
+
+    def read(answer: Any) -> list[answers.RankOut | Refused]:
+        return [_ranking_or_refusal(entry) for entry in _listed(answer, "answers", len(body["requests"]))]
+
     return Call("POST", "/rank/batch", read, body, timeout_ms=timeout_ms, deadline_in="body")
-
-
-def _rankings(count: int, answer: Any) -> list[answers.RankOut | Refused]:
-    return [_ranking_or_refusal(entry) for entry in _listed(answer, "answers", count)]
 
 
 def _ranking_or_refusal(entry: Any) -> answers.RankOut | Refused:
@@ -297,13 +296,8 @@ def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) 
 
 def upsert(candidates: Iterable[Mapping[str, Any]]) -> Call[generations.UpsertedOut]:
     """Add candidates (`text`, `id`, `metadata`), or replace those with the same ids; searchable on return."""
-    return Call(
-        "PUT",
-        "/index/candidates",
-        _as(generations.UpsertedOut),
-        _several("candidates", candidates),
-        may_repeat=False,
-    )
+    body = _several("candidates", candidates)
+    return Call("PUT", "/index/candidates", _as(generations.UpsertedOut), body, may_repeat=False)
 
 
 def delete(ids: Iterable[str]) -> Call[generations.DeletedOut]:
@@ -347,8 +341,7 @@ def rollback() -> Call[generations.IndexOut]:
 
 def trial(generation: str) -> Call[generations.IndexOut]:
     """Load a generation beside the live one; `generation="trial"` of `rank` and `explain` asks for it."""
-    body = {"generation": generation}
-    return Call("POST", "/index/trial", _as(generations.IndexOut), body, may_repeat=True)
+    return Call("POST", "/index/trial", _as(generations.IndexOut), {"generation": generation})
 
 
 def end_trial() -> Call[generations.IndexOut]:

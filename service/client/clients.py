@@ -30,8 +30,6 @@ def _waits(call: Callable[P, Call[T]]) -> Callable[Concatenate["Client", P], T]:
 
 
 def _awaits(call: Callable[P, Call[T]]) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, T]]:
-    """Make a method of `AsyncClient` that makes the call."""
-
     async def method(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.do(call(*args, **kwargs))
 

@@ -111,12 +111,9 @@ def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> Exported
         done.left_out[_CHOSEN_LATER] += chosen
         _keep(table, done)
         right = Positives(_DIALOGUES.validate_json(each) for (each,) in table.execute("SELECT dialogue FROM examples"))
-        trains = (
-            f"SELECT kind, dialogue FROM ({_IN_ORDER}) JOIN kept ON kept.example = rowid ORDER BY chosen, kept.place"
-        )
-        judges = (
-            f"SELECT kind, dialogue FROM ({_IN_ORDER} WHERE side = 'recent' AND kind != 'chosen') ORDER BY place, rowid"
-        )
+        shown = "SELECT kind, dialogue FROM"
+        trains = f"{shown} ({_IN_ORDER}) JOIN kept ON kept.example = rowid ORDER BY chosen, kept.place"
+        judges = f"{shown} ({_IN_ORDER} WHERE side = 'recent' AND kind != 'chosen') ORDER BY place, rowid"
         labels = """SELECT label, dialogue FROM reads JOIN ordered ON read = reads.rowid
             WHERE side IN ('recent', 'labels') AND label IS NOT NULL ORDER BY place"""
         done.left_out = +done.left_out  # without those that count 0
@@ -162,10 +159,8 @@ def _read(root: Path, table: sqlite3.Connection, kept_apart: Collection[int], do
         key = turns_key(said)  # persona does not count, so that no set is told from another by it
         dialogue = None if label is None else orjson.dumps(label)
         facts = (ranking.at, ranking.id, name, _blob(key), key in kept_apart, label and label.category, dialogue)
-        insert = (
-            "INSERT INTO reads (at, ranking, conversation, said, golden, label, dialogue) VALUES (?, ?, ?, ?, ?, ?, ?)"
-        )
-        row = table.execute(insert, facts).lastrowid
+        columns = "at, ranking, conversation, said, golden, label, dialogue"
+        row = table.execute(f"INSERT INTO reads ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", facts).lastrowid
         for kind, text in texts:
             example = Dialogue(said, text, negatives=negatives, dialogue=name)
             keys = _blob(context_key(said)), _blob(text_key(text))

@@ -78,10 +78,8 @@ _Waiting = _RankingWaits | _EventsWait
 
 
 class _Made(NamedTuple, Generic[Record]):
-    """A record as it is written."""
-
     record: Record
-    line: bytes
+    line: bytes  # as it is written
 
 
 def _made(record: Record) -> _Made[Record]:
@@ -101,16 +99,16 @@ class _Age:
         now = time.time()
         kept, half = (files.stamped(now - part * self._seconds) for part in (1.0, 0.5))
         older = [name for name in files.names(folder) if name < half]
-        self._is_known = not older or older[-1] > kept
-        self._since, self._offset = time.monotonic(), now - time.monotonic()
+        steady = time.monotonic()
+        self._jumped_at, self._offset = -math.inf if not older or older[-1] > kept else steady, now - steady
 
     def oldest(self) -> float:
         """Return before when something is too old, in seconds since the epoch."""
         now, steady = time.time(), time.monotonic()
         if abs(now - steady - self._offset) > _JUMP_SECONDS:
-            self._since, self._is_known = steady, False
+            self._jumped_at = steady
         self._offset = now - steady
-        return now - self._seconds if self._is_known or steady - self._since >= DAY_SECONDS else 0.0
+        return now - self._seconds if steady - self._jumped_at >= DAY_SECONDS else 0.0
 
 
 class Log:

@@ -1,6 +1,5 @@
 """What a log of feedback says: each ranking with what became of it."""
 
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,8 @@ from polyrank.service.feedback.identity import folder_of
 from polyrank.service.feedback.records import EVENTS, RANKING, RANKINGS, Event, Ranking, Use, is_of_shown
 
 T = TypeVar("T")
+
+_EVENTS_OF = "SELECT kind, id, at, reply, text FROM events WHERE ranking = ? ORDER BY at, rowid"
 
 
 @dataclass(slots=True)
@@ -60,20 +61,15 @@ def uses(root: Path, tally: LogTally | None = None, since: float = 0.0) -> Itera
                 tally.repeated += not is_new
         for line in _whole(folder, files, erased, LogTally()):
             if line.get("kind") == RANKING and (ranking := _read(RANKINGS, line, tally)) is not None:
-                told = _events_of(table, ranking.id)
+                told = [
+                    Event(kind=kind, id=name, at=at, ranking=ranking.id, reply=reply, text=text)
+                    for kind, name, at, reply, text in table.execute(_EVENTS_OF, (ranking.id,))
+                ]
                 waiting -= len(told)
                 kept = _of_shown(ranking, told)
                 tally.unknown += len(told) - len(kept)
                 yield Use(ranking, kept)
         tally.alone = waiting
-
-
-def _events_of(table: sqlite3.Connection, ranking: str) -> list[Event]:
-    wanted = "SELECT kind, id, at, reply, text FROM events WHERE ranking = ? ORDER BY at, rowid"
-    return [
-        Event(kind=kind, id=name, at=at, ranking=ranking, reply=reply, text=text)
-        for kind, name, at, reply, text in table.execute(wanted, (ranking,))
-    ]
 
 
 def _of_shown(ranking: Ranking, events: list[Event]) -> tuple[Event, ...]:

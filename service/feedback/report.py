@@ -58,9 +58,6 @@ class Share(NamedTuple):
         return float(found.low), float(found.high)
 
 
-_Shares = Mapping[str, Share]
-
-
 def _no_shares() -> dict[str, Share]:
     return defaultdict(Share)
 
@@ -151,7 +148,9 @@ def figures(root: Path) -> FeedbackFigures:
         if ranking.said is not None and ranking.said.turns:
             contexts.add(ranking.said.turns[-1].text, outcome.kind in ("written", "none_good"))
     found.generations, found.days = (dict(sorted(each.items())) for each in (found.generations, found.days))
-    found.groups = _largest(found.groups)
+    kept = {name: values for name, values in found.groups.items() if 2 <= len(values) <= _VALUES}
+    order = sorted(kept, key=lambda name: (-sum(share.of for share in kept[name].values()), name))
+    found.groups = {name: dict(sorted(kept[name].items())) for name in order[:_FIELDS]}  # those most replies have
     found.with_texts = contexts.count
     found.lacks, found.alone = contexts.lacks()
     found.untaken, found.shown_often = _untaken(shown, replies)
@@ -176,13 +175,6 @@ def _count(found: FeedbackFigures, ranking: Ranking, outcome: Outcome, metadata:
             if said in values or len(values) <= _VALUES:  # one more shows that there are too many
                 values[said] = values[said].plus(took)
     found.sent[outcome.kind if outcome.kind in ("written", "none_good") else outcome.rank or 0] += 1
-
-
-def _largest(groups: Mapping[str, _Shares]) -> dict[str, dict[str, Share]]:
-    """Return the fields that make groups; those that most replies have come first."""
-    kept = {name: values for name, values in groups.items() if 2 <= len(values) <= _VALUES}
-    order = sorted(kept, key=lambda name: (-sum(share.of for share in kept[name].values()), name))
-    return {name: dict(sorted(kept[name].items())) for name in order[:_FIELDS]}
 
 
 @dataclass(slots=True)

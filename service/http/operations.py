@@ -26,16 +26,12 @@ from polyrank.service.http.plumbing.middleware import base_of
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Searched
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.resources import Resources, resources
+from polyrank.service.resources import resources
 
 # Swagger UI, which shows the API and tries it out. Its files come with the package fastapi-swagger, so the page asks no
 # other host. Its policy, which browsers enforce, lets it run these files and its own lines, and call this server.
 # Nothing else, and no frame around it.
-_TYPES = {
-    "swagger-ui-bundle.js": "text/javascript",
-    "swagger-ui.css": "text/css",
-    "favicon-32x32.png": "image/png",
-}
+_TYPES = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css", "favicon-32x32.png": "image/png"}
 _SCRIPT, _STYLE, _ICON = (f"docs/{name}" for name in _TYPES)  # relative: the page stands below each pool, too
 _A_DAY = {"Cache-Control": "public, max-age=86400"}
 
@@ -48,17 +44,9 @@ _PAGE = get_swagger_ui_html(
 )
 _OWN_LINES = bytes(_PAGE.body).partition(b"<script>")[2].partition(b"</script>")[0]
 _DIGEST = base64.b64encode(hashlib.sha256(_OWN_LINES).digest()).decode()
-_PAGE.headers["Content-Security-Policy"] = "; ".join(
-    [
-        "default-src 'none'",
-        f"script-src 'sha256-{_DIGEST}' 'self'",
-        "style-src 'unsafe-inline' 'self'",
-        "img-src data: 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    ]
+_PAGE.headers["Content-Security-Policy"] = (
+    f"default-src 'none'; script-src 'sha256-{_DIGEST}' 'self'; style-src 'unsafe-inline' 'self'; "
+    "img-src data: 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 router = APIRouter(tags=["operations"])
@@ -236,18 +224,18 @@ def _ready(request: Request) -> Serving | None:
 async def pools(request: Request) -> PoolsOut:
     """The pools of this server: every path also stands below the path of each, for that pool."""
     allowed = request.state.principal.pools
-    listed = [held for held in request.app.state.pools.values() if held.has_pool]
-    return PoolsOut(pools=[_pool(held) for held in listed if allowed is None or held.pool in allowed])
-
-
-def _pool(held: Resources) -> PoolOut:
-    serving = held.live.current
-    return PoolOut(
-        name=held.pool,
-        path=f"/pools/{held.pool}" if held.pool else "",
-        generation=None if serving is None else serving.generation.id,
-        candidates=None if serving is None else serving.snapshot.count,
-        why=None if serving else held.live.reason(),
+    return PoolsOut(
+        pools=[
+            PoolOut(
+                name=held.pool,
+                path=f"/pools/{held.pool}" if held.pool else "",
+                generation=None if (serving := held.live.current) is None else serving.generation.id,
+                candidates=None if serving is None else serving.snapshot.count,
+                why=None if serving else held.live.reason(),
+            )
+            for held in request.app.state.pools.values()
+            if held.has_pool and (allowed is None or held.pool in allowed)
+        ]
     )
 
 

@@ -22,6 +22,9 @@ from polyrank.service.observe.metrics import Metrics
 # What CURRENT named, and its stamp, which changes when the same id is activated again.
 _Seen = tuple[str, tuple[int, int] | None]
 
+# Under which what is refused is counted.
+_KINDS = {GenerationCorrupt: "corrupt", FingerprintMismatch: "fingerprint", ModelError: "model", Shortage: "shortage"}
+
 log = logging.getLogger(__name__)
 
 
@@ -167,14 +170,11 @@ class Live(Generic[S]):
                         if isinstance(error, Shortage):
                             raise
                 self._seen = seen  # only now: after an error that is no refusal it is tried again
-            self._speed_up()
-
-    def _speed_up(self) -> None:
-        serving = self.current
-        if serving is not None and (take_up := self.holder.sped_up(serving)) is not None:
-            with self._replacing:  # another thread may have taken over updates meanwhile
-                self.current = take_up(self.current or serving)
-                self._show_snapshot(self.current)
+            serving = self.current
+            if serving is not None and (take_up := self.holder.sped_up(serving)) is not None:
+                with self._replacing:  # another thread may have taken over updates meanwhile
+                    self.current = take_up(self.current or serving)
+                    self._show_snapshot(self.current)
 
     def activate(self, generation: str) -> S:
         """Switch to a generation. It is loaded first, so one that cannot be served never becomes the active one.
@@ -335,15 +335,4 @@ class Live(Generic[S]):
         with self._refusing:
             self.refused = {**self.refused, generation: str(error)}
             self.passing = self.passing | {generation} if passes else self.passing - {generation}
-        self._metrics.count_refused(_kind_of_refusal(error))
-
-
-def _kind_of_refusal(error: RankingError) -> str:
-    """Return the label under which what is refused is counted."""
-    kinds: tuple[tuple[type[RankingError], str], ...] = (
-        (GenerationCorrupt, "corrupt"),
-        (FingerprintMismatch, "fingerprint"),
-        (ModelError, "model"),
-        (Shortage, "shortage"),
-    )
-    return next((kind for type_, kind in kinds if isinstance(error, type_)), "other")
+        self._metrics.count_refused(next((kind for type_, kind in _KINDS.items() if isinstance(error, type_)), "other"))

@@ -132,8 +132,11 @@ class Trials(Generic[S]):
                 return
             elif canary is None or canary.trial.generation != trial.generation:
                 self._take_on(trial)
-            elif canary.withdrawn is not None:
-                self._withdraw(trial.generation, canary.withdrawn)
+            elif (why := canary.withdrawn) is not None:
+                with _may_be_read_only():
+                    self._store.withdraw_trial(trial.generation, why)
+                log.error("the canary is withdrawn", extra={"fields": {"generation": trial.generation, "why": why}})
+                self._give_up(trial.generation, why)
             else:
                 canary.trial = trial
         finally:
@@ -171,13 +174,6 @@ class Trials(Generic[S]):
             self._seen, self._seen_at = trial, now
         return trial.renewed is not None and now >= self._seen_at + pointer.LEASE_SECONDS
 
-    def _withdraw(self, generation: str, why: str) -> None:
-        """End the trial, for all who serve the store if this process may write there."""
-        with _may_be_read_only():
-            self._store.withdraw_trial(generation, why)
-        log.error("the canary is withdrawn", extra={"fields": {"generation": generation, "why": why}})
-        self._give_up(generation, why)
-
     def _show_share(self) -> None:
         trial = self.trial
         self._metrics.show_canary(0.0 if trial is None else trial.share, self.sharing[0].share if self.sharing else 0.0)
@@ -194,21 +190,14 @@ class Trials(Generic[S]):
 
     def _loaded(self, generation: str) -> tuple[S, int]:
         manifest = self._store.manifest(generation)
-        price, free = self._price(manifest), machine.available_bytes()
+        # What is held of its parts here, and its model's weights unless that model is loaded.
+        price, free = self._live.holder.bytes_of(manifest), machine.available_bytes()
+        if not self._live.holder.has_model(manifest.model.fingerprint):
+            price += self._weight_bytes(manifest)
         if price > free:
             needed, left = price // _MIB, int(free) // _MIB
             raise Shortage(f"a trial of {generation} takes about {needed} MiB of memory, and {left} MiB are free")
         return self._live.load(generation), price
-
-    def _price(self, manifest: Manifest) -> int:
-        """Estimate the bytes of memory that a generation takes beside the live one.
-
-        These are what is held of its parts here, and its model's weights unless that model is loaded.
-        """
-        price = self._live.holder.bytes_of(manifest)
-        if not self._live.holder.has_model(manifest.model.fingerprint):
-            price += self._weight_bytes(manifest)
-        return price
 
     def _weight_bytes(self, manifest: Manifest) -> int:
         own = sum(entry.bytes for name, entry in manifest.files.items() if name.startswith(f"{MODEL_DIRECTORY}/"))
@@ -234,7 +223,10 @@ class Trials(Generic[S]):
             return
         if held.snapshot.revision < live.snapshot.revision:
             try:
-                missed = self._missed_by(held)
+                manifest = held.generation.manifest
+                if self._missed is None or self._missed.generation != manifest.id:
+                    self._missed = self._store.missed(manifest, partial(encode_texts, held.ranker))
+                missed = self._missed
                 with _may_be_read_only():
                     self._store.receive(held.generation.id, missed, _ENCODE_SECONDS)
                 self._catch_up(held)
@@ -248,12 +240,6 @@ class Trials(Generic[S]):
                 canary.withdrawn = f"it cannot take the updates: {error}"
                 return
         canary.fresh_at = time.monotonic()
-
-    def _missed_by(self, held: S) -> MissedUpdates:
-        manifest = held.generation.manifest
-        if self._missed is None or self._missed.generation != manifest.id:
-            self._missed = self._store.missed(manifest, partial(encode_texts, held.ranker))
-        return self._missed
 
     def _catch_up(self, held: S) -> None:
         """Take over what the log of what is held has."""

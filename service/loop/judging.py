@@ -48,9 +48,10 @@ class Examples:
         if not any(each.candidates for each in every):
             draw = ReplyDraw(every, DRAWN, seed=0)
             every = [draw.candidates(number, each) for number, each in enumerate(every)]
-        told = [_group(row) for _, row in read_objects(path, DialoguesInvalid)]
-        if any(told):
-            told = [each or f"there is no {_GROUP}" for each in told]
+        rows = (row for _, row in read_objects(path, DialoguesInvalid))
+        named = [None if isinstance(row, InvalidInput) else row.get(_GROUP) for row in rows]
+        if any(each is not None for each in named):
+            told = [f"there is no {_GROUP}" if each is None else f"{_GROUP} is {each}" for each in named]
         else:
             told = [f"the context has {_length(each.conversation)}" for each in every]
         kept = [(each, group) for each, group in zip(every, told, strict=True) if each.candidates]
@@ -68,11 +69,6 @@ def golden_sets(paths: Sequence[Path]) -> dict[str, Examples]:
             raise InvalidInput(f"{path}: no example has a reply and candidates, so this golden set judges nothing")
         sets[str(path)] = examples
     return sets
-
-
-def _group(row: dict[str, Any] | InvalidInput) -> str:
-    group = None if isinstance(row, InvalidInput) else row.get(_GROUP)
-    return "" if group is None else f"{_GROUP} is {group}"
 
 
 def _length(conversation: Conversation) -> str:

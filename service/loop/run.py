@@ -257,7 +257,10 @@ class _Work:
             self._work("pool")
             files = ("--data", self._folder / DATA / TRAIN, "--pool", pool, "--output", hard)
             self._command("mine", *self._config.mine, "--model", live, *files)
-            self._keep_negatives_of_people(hard, mined)
+            with new_dialogues(mined) as write:  # wrong replies that people passed over come before those mined
+                own = read_dialogues(self._folder / DATA / TRAIN)
+                for example, found in zip(own, read_dialogues(hard), strict=True):
+                    write(replace(found, negatives=tuple(dict.fromkeys((*example.negatives, *found.negatives)))))
         if not (model / CONFIG_FILE).exists() or (model / TRAINING_STATE).exists():
             architecture = self._store.manifest(self._run.live).model.architecture
             given = ("--architecture", architecture, *self._config.train)
@@ -267,13 +270,6 @@ class _Work:
         options = " ".join(("mine", *self._config.mine, "train", *self._config.train))
         made = self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}")
         return StageDone({"live": self._run.live, "options": options}, made, f"from the model of {self._run.live}")
-
-    def _keep_negatives_of_people(self, hard: Path, mined: Path) -> None:
-        """Put the wrong replies that people passed over before those that were mined in their place."""
-        with new_dialogues(mined) as write:
-            own = read_dialogues(self._folder / DATA / TRAIN)
-            for example, found in zip(own, read_dialogues(hard), strict=True):
-                write(replace(found, negatives=tuple(dict.fromkeys((*example.negatives, *found.negatives)))))
 
     # Gate and build.
 
@@ -342,18 +338,15 @@ class _Work:
                 while True:
                     found = self._looked(old, steps, trial_is_new=False)
                     if found.high < 0:
-                        self._go_back(f"conversations end worse: {found}")
+                        if self._store.go_back(self._store.verify(old), self._encodes(old)):
+                            raise _Ended("rolled back", f"conversations end worse: {found}")
+                        self._check()
                     if time.time() >= steps[0][0] + hours * _HOUR:
                         return StageDone({}, {}, str(found))
                     if why := self._wait(lease, steps, f"{steps[-1][1]:.0%} of the conversations stay; {found}"):
                         return StageDone({}, {}, f"ended early, {why}: {found}")
         except GenerationNotFound as gone:  # collected while no process held it on trial
             return StageDone({}, {}, f"ended early, {gone}")
-
-    def _go_back(self, why: str) -> None:
-        if self._store.go_back(self._store.verify(self._run.live), self._encodes(self._run.live)):
-            raise _Ended("rolled back", why)
-        self._check()
 
     @contextmanager
     def _on_trial(self, lease: TrialLease, steps: list[tuple[float, float]], share: float) -> Iterator[None]:

@@ -30,7 +30,6 @@ from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference import disk_cache
 from polyrank.model.inference.runners import AUTO
 from polyrank.model.rankers.load import load_retriever
-from polyrank.model.rankers.networks import Retriever
 from polyrank.model.text.dialogues import drawn, read_dialogues
 from polyrank.model.training.config import Data
 from polyrank.model.training.run import train_calibration
@@ -101,12 +100,14 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
             write_facts(folder / BUILD_FILE, {"generation": generation})
             return
     count, _ = generations.updated(run.live)
+    examples = chain.from_iterable(map(read_dialogues, [*golden, folder / DATA / LATER]))
+    probes = [each.conversation for each in drawn(examples, MOST_PROBES, Random(0))]
     options = BuildOptions(
         activate=False,
         index=chosen_again(active, count).asked,
         min_recall=active.min_recall,
         dtype=active.dtype,
-        probes=_probes(model, [*golden, folder / DATA / LATER]),
+        probes=EncodedContext.of(model, probes),
         redis_url=os.environ.get(f"{PREFIX}REDIS_URL") or None,
         copies_vectors=not os.environ.get(f"{PREFIX}CLUSTER"),
     )
@@ -128,12 +129,6 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
             return
     sys.stderr.writelines(f"{note}\n" for note in built.notes)
     write_facts(folder / BUILD_FILE, {"generation": built.generation})
-
-
-def _probes(model: Retriever, files: Sequence[Path]) -> list[EncodedContext]:
-    """Encode at most MOST_PROBES contexts of the files, drawn with a fixed seed."""
-    examples = chain.from_iterable(map(read_dialogues, files))
-    return EncodedContext.of(model, [each.conversation for each in drawn(examples, MOST_PROBES, Random(0))])
 
 
 if __name__ == "__main__":

@@ -113,7 +113,9 @@ class LineWriter(logging.Handler):
         try:
             line = self._encoded(record)
         except Exception as error:  # whoever logs must not fail by it, nor wait for standard error
-            line = self._encoded(_unformatted(record, error))
+            fields = {"where": f"{record.module}:{record.lineno}", "why": type(error).__name__}
+            told = {"levelno": logging.ERROR, "levelname": "ERROR", "fields": fields, "name": record.name}
+            line = self._encoded(logging.makeLogRecord({"msg": "a log line could not be formatted", **told}))
         telling.told_now()
         with self._changed:
             if self._closed or self._bytes + len(line) > self._most:
@@ -153,26 +155,18 @@ class LineWriter(logging.Handler):
             self._uncounted = 0
 
     def _write_all(self) -> None:
-        while (line := self._next()) is not None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._lines) or self._closed)
+                if not self._lines:  # there will be none
+                    return
+                line = self._lines.popleft()
             is_written = _written(self._descriptor, line)
             with self._changed:
                 self._bytes -= len(line)
                 if not is_written:
                     self._dropped(1)
                 self._changed.notify_all()
-
-    def _next(self) -> bytes | None:
-        """Wait for a line to write; None: there will be none."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._lines) or self._closed)
-            return self._lines.popleft() if self._lines else None
-
-
-def _unformatted(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
-    """Return what is logged in place of a record that cannot be formatted: whence it comes, and the error's name."""
-    fields = {"where": f"{record.module}:{record.lineno}", "why": type(error).__name__}
-    told = {"levelno": logging.ERROR, "levelname": "ERROR", "fields": fields}
-    return logging.makeLogRecord({"name": record.name, "msg": "a log line could not be formatted", **told})
 
 
 def _written(descriptor: int, line: bytes) -> bool:

@@ -77,7 +77,7 @@ class Metrics:
         stages = self._histogram(
             "polyrank_stage_duration_seconds", "Time in each stage of /rank", stage=(*STAGES, "serialize")
         )
-        self._stages = {stage: stages.labels(stage) for stage in (*STAGES, "serialize")}
+        self.stages = {stage: stages.labels(stage) for stage in (*STAGES, "serialize")}
         self._scored = self._histogram("polyrank_candidates_scored", "Candidates scored a request", COUNTS)
         self._cache = self._counter(
             "polyrank_cache_requests_total", "Vectors and answers asked for, and what came", tier=(), result=()
@@ -96,10 +96,10 @@ class Metrics:
         self.cancelled = self._counter(
             "polyrank_client_cancelled_total", "Requests whose clients disconnected before the answer"
         )
-        self._redis = self._histogram(
+        self.redis = self._histogram(
             "polyrank_redis_duration_seconds", "Calls of Redis: how long requests waited", op=REDIS_CALLS
         )
-        self._breaker = self._gauge(
+        self.breaker = self._gauge(
             "polyrank_redis_breaker_state", "Whether Redis is asked: 0 yes, 1 once to see, 2 no", "livemax"
         )
         self._retrievals = self._counter(
@@ -139,7 +139,7 @@ class Metrics:
         self.open = self._gauge(
             "polyrank_open", "Whether callers on other machines need no key: 1 yes, 0 no", "livemax"
         )
-        self._keys_reloads = self._counter(
+        self.keys_reloads = self._counter(
             "polyrank_keys_reloads_total", "Changes of the keys file", result=("ok", "refused")
         )
         generation = (*of_pool, "generation", "model", "format")
@@ -265,7 +265,7 @@ class Metrics:
         if plan is not None:
             self._retrievals.labels(plan).inc()
         for stage, value in seconds.items():
-            self._stages[stage].observe(value)
+            self.stages[stage].observe(value)
         self._scored.observe(scored)
         for reason in degraded:
             self._degraded.labels(reason).inc()
@@ -282,22 +282,10 @@ class Metrics:
         self._batch_tokens.labels(lane).observe(tokens)
         self._batch_padding.labels(lane).observe(1 - sum(lengths) / max(1, tokens))
 
-    def observe_serialize(self, seconds: float) -> None:
-        """Time the rendering of an answer."""
-        self._stages["serialize"].observe(seconds)
-
     def count_cache(self, tier: str, result: str, count: int) -> None:
         """Count what was asked of a cache tier, by result."""
         if count:
             self._cache.labels(tier, result).inc(count)
-
-    def observe_redis(self, op: str, seconds: float) -> None:
-        """Time a call of Redis."""
-        self._redis.labels(op).observe(seconds)
-
-    def show_breaker(self, state: int) -> None:
-        """Show whether Redis is asked; see redis_server.State."""
-        self._breaker.set(state)
 
     def count_rejected(self, reason: str) -> None:
         """Count a request that was turned away."""
@@ -318,10 +306,6 @@ class Metrics:
     def show_feedback_bytes(self, size: int) -> None:
         """Show how large the files of feedback are."""
         self._in_pool(self._feedback_bytes).set(size)
-
-    def count_keys_reload(self, result: str) -> None:
-        """Count a change of the keys file: taken over or refused."""
-        self._keys_reloads.labels(result).inc()
 
     def count_job(self, state: str) -> None:
         """Count a rebuild that ended."""

@@ -51,8 +51,11 @@ class Incoming(h11.Connection):
 
         Raises h11.RemoteProtocolError if this is no HTTP, or more than may be sent; `error_status_hint` is the status.
         """
-        if self.their_state is h11.IDLE:
-            _check_lines(self.trailing_data[0])
+        if self.their_state is h11.IDLE:  # a head of too many lines is refused before it is parsed, come whole or not
+            unread = self.trailing_data[0]
+            end = END_OF_HEAD.search(unread)
+            # The last two bytes may begin the empty line that ends the head.
+            _check_number(unread.count(b"\n", 0, end.start() if end else -2))
         event = super().next_event()
         if isinstance(event, h11.Request):
             _check_size(event)
@@ -60,24 +63,14 @@ class Incoming(h11.Connection):
             self.in_body = True
             self._chunks = self._body_bytes = 0
         elif isinstance(event, h11.Data):
-            self._count(event)
+            self._chunks += event.chunk_start
+            self._body_bytes += len(event.data)
+            if self._chunks > CHUNKS + self._body_bytes // BYTES_FOR_A_CHUNK:
+                raise h11.RemoteProtocolError("the chunks of the body are too small")
         elif isinstance(event, h11.EndOfMessage):
             _check_number(len(event.headers))
             self.in_body = False
         return event
-
-    def _count(self, data: h11.Data) -> None:
-        self._chunks += data.chunk_start
-        self._body_bytes += len(data.data)
-        if self._chunks > CHUNKS + self._body_bytes // BYTES_FOR_A_CHUNK:
-            raise h11.RemoteProtocolError("the chunks of the body are too small")
-
-
-def _check_lines(unread: bytes) -> None:
-    """Refuse a head of too many lines before it is parsed, whether all of it has come or not."""
-    end = END_OF_HEAD.search(unread)
-    # The last two bytes may begin the empty line that ends the head.
-    _check_number(unread.count(b"\n", 0, end.start() if end else -2))
 
 
 def _check_number(lines: int) -> None:
@@ -327,6 +320,7 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Go on with the next request; one that has already come waits for its turn, and reading does, too."""
+        self._is_known |= self.scope["path"] not in QUIET
         self.server_state.turns.end(self)
         is_next = self.conn.their_state is h11.DONE and self.conn.unread_bytes > 0
         self._waits = is_next and not self.transport.is_closing()
@@ -365,7 +359,6 @@ class Connection(H11Protocol):
             if self.cycle.disconnected:
                 return
         await self._serve(scope, receive, send)
-        self._is_known |= scope["path"] not in QUIET
 
     def _refuses(self, path: str) -> bool:
         """Refuse a request, unless it is a probe, on a connection too many, or where its turn would be late."""
@@ -456,13 +449,11 @@ class Connection(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if not (self.conn.in_body and self.cycle.response_started):
-            self._write(ProblemAnswer(kind, detail, uuid4().hex), headers or {})
+            answer = ProblemAnswer(kind, detail, uuid4().hex)
+            answer.headers.update({**(headers or {}), "Connection": "close"})
+            fields = [*self.server_state.default_headers, *answer.raw_headers]
+            lines = [b"HTTP/1.1 %d %s" % (answer.status_code, STATUS_PHRASES[answer.status_code])]
+            self.transport.write(b"\r\n".join([*lines, *map(b": ".join, fields), b"", bytes(answer.body)]))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(SHORT_LINGER_SECONDS if kind in (BUSY, TOO_MANY) else LINGER_SECONDS, self.transport.close)
-
-    def _write(self, answer: ProblemAnswer, headers: dict[str, str]) -> None:
-        answer.headers.update({**headers, "Connection": "close"})
-        fields = [*self.server_state.default_headers, *answer.raw_headers]
-        lines = [b"HTTP/1.1 %d %s" % (answer.status_code, STATUS_PHRASES[answer.status_code])]
-        self.transport.write(b"\r\n".join([*lines, *map(b": ".join, fields), b"", bytes(answer.body)]))

@@ -100,32 +100,9 @@ def serve(
     `on_ready` and `on_beat` are called as by `DrainingServer`. `shared` counts the calls of a key if other processes
     serve beside this one.
     """
-    with ExitStack() as starting:
-        starting.enter_context(telling("starting"))
-
-        def ready() -> None:
-            starting.close()
-            on_ready()
-
-        _serve(settings, listener, signals, ready, on_beat, shared)
-
-
-def _serve(
-    settings: Settings,
-    listener: socket.socket,
-    signals: StopSignals,
-    on_ready: Callable[[], None],
-    on_beat: Callable[[], None] | None,
-    shared: SharedBuckets | None,
-) -> None:
     gc.disable()  # until all is loaded: it would look at what only grows, for a fifth of the time of the imports
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_files(settings.max_connections + (len(KINDS) * settings.workers if settings.workers > 1 else 0))
-    with telling("loading the server's code"):  # it takes its time to import; by now a signal ends the process at once
-        from polyrank.service.app import create_app
-        from polyrank.service.process.draining import DrainingServer
-
-        app = create_app(settings, shared=shared)
 
     async def lifetime() -> None:
         async with app.router.lifespan_context(app):
@@ -135,7 +112,12 @@ def _serve(
             gc.collect()
             gc.freeze()
             gc.enable()
-            server, loop = DrainingServer(app, on_ready, on_beat), asyncio.get_running_loop()
+
+            def ready() -> None:
+                starting.close()
+                on_ready()
+
+            server, loop = DrainingServer(app, ready, on_beat), asyncio.get_running_loop()
 
             def drain() -> None:
                 stopping.enter_context(telling("stopping"))
@@ -144,11 +126,15 @@ def _serve(
             signals.stops(partial(loop.call_soon_threadsafe, drain))
             await server.serve([listener])
 
-    with (
-        ExitStack() as stopping,
-        asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner,
-    ):
-        runner.run(lifetime())
+    with ExitStack() as starting, ExitStack() as stopping:
+        starting.enter_context(telling("starting"))
+        with telling("loading the server's code"):  # it takes its time to import; by now a signal ends the process
+            from polyrank.service.app import create_app
+            from polyrank.service.process.draining import DrainingServer
+
+            app = create_app(settings, shared=shared)
+        with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
+            runner.run(lifetime())
 
 
 def _allow_files(many: int) -> None:

@@ -264,14 +264,12 @@ class _Supervisor:
 
     def _relink(self) -> None:
         """Mend the directory of the metrics, if somebody has cleaned it away; a reason why not is logged once."""
+        why = ""
         try:
             self._files.link()
         except OSError as error:
-            why = str(error)
-        else:
-            why = ""
-        if why and why != self._unlinked:
-            log.error("the directory of the metrics cannot be made again", extra={"fields": {"why": why}})
+            if (why := str(error)) != self._unlinked:
+                log.error("the directory of the metrics cannot be made again", extra={"fields": {"why": why}})
         self._unlinked = why
 
     def _count_in(self, worker: _Worker) -> None:

@@ -61,7 +61,8 @@ class Engine:
                 if texts is None:
                     ranked = await search.first()
                 else:
-                    ranked = await given.rank(runtime, serving, request, texts, journey)
+                    gathered = await given.gather(runtime, serving, request, texts, journey)
+                    ranked = await given.place(runtime, serving, request, gathered, journey)
             ranked = replace(ranked, notes=[*ranked.notes, *_of_words(serving, ranked)])
             if scorer is not None:
                 ranked = await rerank(runtime, scorer, serving.generation.words, request, ranked, journey)

@@ -151,7 +151,6 @@ async def _explained(
     ranked: Ranked,
     journey: Journey,
 ) -> Explained:
-    """Explain the scores of candidates."""
     places = sorted(ranked.places, key=lambda place: place.index or 0)
     ranker = serving.ranker
     if isinstance(ranker, LateRanker):

@@ -164,13 +164,6 @@ class GatheredRequest(NamedTuple):
     tokens: int
 
 
-async def rank(
-    runtime: Runtime, serving: Serving, request: RankRequest, texts: TextVectors, journey: Journey
-) -> Ranked:
-    """Rank the candidates that were sent; new texts are encoded beside the context."""
-    return await place(runtime, serving, request, await gather(runtime, serving, request, texts, journey), journey)
-
-
 async def gather(
     runtime: Runtime, serving: Serving, request: RankRequest, texts: TextVectors, journey: Journey
 ) -> GatheredRequest:
@@ -186,11 +179,9 @@ async def gather(
     stored = await Pool(runtime, serving, journey).stored(texts.ids, said)
     encode_texts = partial(_encode_new, runtime, ranker, texts, [tokens[at] for at in texts.new.tolist()])
     read_words = partial(_read_words, runtime, serving, request, texts.texts, stored)
-
-    async def read_texts(own: Journey) -> ListWords | None:
-        return (await own.side_by_side(encode_texts, read_words))[1]
-
-    encoded, words = await journey.side_by_side(partial(forwards.context, ranker, context), read_texts)
+    encoded, (_, words) = await journey.side_by_side(
+        partial(forwards.context, ranker, context), lambda own: own.side_by_side(encode_texts, read_words)
+    )
     sent = await runtime.candidates.run(partial(_sent, serving, request, texts, words, stored, journey), journey)
     return GatheredRequest(encoded, sent, replace(truncation, candidates=cut), encoded.tokens + sum(map(len, tokens)))
 
@@ -284,11 +275,7 @@ async def place(
 
 
 def _placed(
-    request: RankRequest,
-    codes: NDArray[np.float32],
-    sent: Sent,
-    late: NDArray[np.float32] | None,
-    journey: Journey,
+    request: RankRequest, codes: NDArray[np.float32], sent: Sent, late: NDArray[np.float32] | None, journey: Journey
 ) -> Ranked:
     """Rank the candidates that were sent, by their second stage (N,), or by the context vectors `codes` (M, D)."""
     with journey.timed("score"):
@@ -300,11 +287,7 @@ def _placed(
         lexical = None if sent.additions is None else sent.additions.values[best.rows].tolist()
         places = _places([sent.known[at] for at in best.rows.tolist()], sent, best, lexical)
     ranked = Ranked(
-        places=places,
-        exact=True,
-        looked_at=len(sent.known),
-        missing_ids=sent.missing,
-        turns_share=sent.turns_share,
+        places=places, exact=True, looked_at=len(sent.known), missing_ids=sent.missing, turns_share=sent.turns_share
     )
     return ranked if sent.cache_available else ranked.without("cache_unavailable")
 
@@ -316,10 +299,7 @@ def best_of(scores: NDArray[np.float32], depth: int) -> TopK:
 
 
 def _additions(
-    serving: Serving,
-    of_list: ListWords | None,
-    of_ids: NDArray[np.float32] | None,
-    is_text: NDArray[np.bool_],
+    serving: Serving, of_list: ListWords | None, of_ids: NDArray[np.float32] | None, is_text: NDArray[np.bool_]
 ) -> Additions | None:
     """Put the values in the order of the candidates; ids that came alone count as they do in a search."""
     if serving.generation.words is None or (of_list is None and of_ids is None):

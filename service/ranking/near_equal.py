@@ -58,10 +58,13 @@ _TURNING = frozenset(
     """)  # noqa: RUF001
 )
 # Pieces of scripts without spaces that do so: Chinese, Japanese, Thai.
-_TURNING_PIECES = (
-    *"不没沒无無未非勿莫否别別仅僅只除超以前后後内內外至満限",
-    *("ない", "なし", "なく", "ません", "ぬ", "まで", "から", "だけ", "のみ", "しか", "より"),
-    *("ไม่", "ไม่มี", "ห้าม", "เฉพาะ", "เท่านั้น", "ยกเว้น", "ก่อน", "หลัง", "ถึง", "ถ้า", "มากกว่า", "น้อยกว่า"),
+_TURNING_PIECE = regex.compile(
+    r"\L<pieces>",
+    pieces=[
+        *"不没沒无無未非勿莫否别別仅僅只除超以前后後内內外至満限",
+        *("ない", "なし", "なく", "ません", "ぬ", "まで", "から", "だけ", "のみ", "しか", "より"),
+        *("ไม่", "ไม่มี", "ห้าม", "เฉพาะ", "เท่านั้น", "ยกเว้น", "ก่อน", "หลัง", "ถึง", "ถ้า", "มากกว่า", "น้อยกว่า"),
+    ],
 )
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{LB=SA}]"
 _PIECE = regex.compile(rf"{_UNSPACED}\p{{M}}*|[^\s{_UNSPACED[1:-1]}]+")
@@ -87,7 +90,10 @@ class Distinct:
 
     def admit(self, text: str) -> bool:
         """Take a text in; returns whether it is not near-equal to one before."""
-        own = _text(text[:COMPARED_LETTERS])
+        whole = normalised(text[:COMPARED_LETTERS])
+        own = _Text(
+            frozenset(_counted(words(text[:COMPARED_LETTERS]) or [whole])), tuple(_counted(_PIECE.findall(whole)))
+        )
         decisive = frozenset(each for each in own.words if each[0] in _TURNING or any(map(str.isdigit, each[0])))
         # Near-equal texts share one of their first words in any fixed order; long words are rare.
         count = len(own.words)
@@ -99,11 +105,6 @@ class Distinct:
         for others in alike:
             others.append(own)
         return True
-
-
-def _text(text: str) -> _Text:
-    found, whole = words(text), normalised(text)
-    return _Text(frozenset(_counted(found or [whole])), tuple(_counted(_PIECE.findall(whole))))
 
 
 def _counted(found: Sequence[str]) -> Iterator[_Word]:
@@ -122,7 +123,7 @@ def _says_the_same(own: Sequence[_Word], other: Sequence[_Word]) -> bool:
     at, beside = 0, 0
     while at < len(own) or beside < len(other):
         one, two = _run(own, at, more), _run(other, beside, less)
-        if (one and two) or any(map(_turns, (one, two))):
+        if (one and two) or not _TURNING.isdisjoint(one + two) or _TURNING_PIECE.search("".join(one + two)):
             return False
         at, beside = at + len(one), beside + len(two)
         if own[at : at + 1] != other[beside : beside + 1]:
@@ -136,10 +137,3 @@ def _run(text: Sequence[_Word], at: int, others: set[_Word]) -> list[str]:
     while end < len(text) and text[end] in others:
         end += 1
     return [word for word, _ in text[at:end]]
-
-
-def _turns(more: Sequence[str]) -> bool:
-    if not more:
-        return False
-    together = "".join(more)
-    return not _TURNING.isdisjoint(more) or any(piece in together for piece in _TURNING_PIECES)

@@ -78,9 +78,13 @@ class Pool:
             degraded = ["cache_unavailable", *(reason for reason in degraded if reason != "cache_unavailable")]
         if reduced:
             degraded = [*degraded, "retrieve_k_reduced"]
-        ranked = Ranked(
-            places=_places(best, candidates), exact=exact, looked_at=best.looked_at, plan=best.plan, degraded=degraded
-        )
+        values: Sequence[float | None] = [None] * len(best.order) if best.lexical is None else best.lexical.tolist()
+        found = zip(candidates, best.scores.tolist(), values, best.order.tolist(), strict=True)
+        places = [
+            RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, lexical=lexical, row=row)
+            for candidate, score, lexical, row in found
+        ]
+        ranked = Ranked(places=places, exact=exact, looked_at=best.looked_at, plan=best.plan, degraded=degraded)
         return self.with_missing(ranked, lost)
 
     def _only(self, best: Hits, positions: Rows, lost: Set[int]) -> tuple[Hits, Set[int]]:
@@ -196,8 +200,7 @@ class Pool:
             return found[0]
         stocks, lost = list(found.values()), frozenset(of_part) - frozenset(found)
         positions, first = np.unique(
-            np.concatenate([_NONE, *(of_part[part][each.positions] for part, each in found.items())]),
-            return_index=True,
+            np.concatenate([_NONE, *(of_part[part][each.positions] for part, each in found.items())]), return_index=True
         )
         owner = np.repeat(np.arange(len(stocks)), [len(each.positions) for each in stocks])[first]
         own = np.concatenate([_NONE, *(each.every for each in stocks)])[first]
@@ -274,12 +277,3 @@ class Pool:
             return {part: answer for part, answer in told if not isinstance(answer, BaseException)}
         finally:
             del answers, errors  # an error holds this frame: in a circle, all would stay for long
-
-
-def _places(best: Hits, candidates: Sequence[Candidate]) -> list[RankedCandidate]:
-    values: Sequence[float | None] = [None] * len(best.order) if best.lexical is None else best.lexical.tolist()
-    found = zip(candidates, best.scores.tolist(), values, best.order.tolist(), strict=True)
-    return [
-        RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, lexical=lexical, row=row)
-        for candidate, score, lexical, row in found
-    ]

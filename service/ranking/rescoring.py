@@ -25,7 +25,7 @@ from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking import costs
 from polyrank.service.ranking.parts import Gather
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.values import Ranked, RankRequest
 from polyrank.service.scheduling.forwards import AT_ONCE, CountedContext, PairScores
 from polyrank.service.scheduling.stages import Journey
 
@@ -102,8 +102,11 @@ async def rerank(
         return ranked.without("rerank_skipped_deadline")
     except InferenceFailed:
         return ranked.without("rerank_failed")
-    truncation = _most(ranked.truncation, read.truncation)
-    return replace(ranked, places=_in_order(first, read.scores) + rest, truncation=truncation)
+    order = np.argsort(-read.scores, kind="stable").tolist()  # equal scores keep the order given
+    read_first = [replace(first[at], cross=float(read.scores[at])) for at in order]
+    one, other = ranked.truncation, read.truncation  # the encoder that saw less tells what was not seen
+    cut = Truncation(max(one.turns, other.turns), max(one.tokens, other.tokens), max(one.candidates, other.candidates))
+    return replace(ranked, places=read_first + rest, truncation=cut)
 
 
 async def score_pairs(
@@ -169,14 +172,3 @@ def list_words(
         values.append(found)
         yield
     return ListWords(np.concatenate(values), share)
-
-
-def _in_order(places: Sequence[RankedCandidate], scores: NDArray[np.float32]) -> list[RankedCandidate]:
-    """Order candidates by their cross-encoder scores (N,); equal scores keep the order given."""
-    order = np.argsort(-scores, kind="stable").tolist()
-    return [replace(places[at], cross=float(scores[at])) for at in order]
-
-
-def _most(one: Truncation, other: Truncation) -> Truncation:
-    """Return what the encoder that saw less did not see."""
-    return Truncation(max(one.turns, other.turns), max(one.tokens, other.tokens), max(one.candidates, other.candidates))

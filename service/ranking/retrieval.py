@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.index.retrieval import (
-    BestByWords,
-    best_by_words,
-    retrieve,
-    with_words,
-)
+from polyrank.index_builder.index.retrieval import BestByWords, best_by_words, retrieve, with_words
 from polyrank.index_builder.store.snapshot import Snapshot, WordValues
 from polyrank.model.representations import Additions
 from polyrank.model.search.scan import Query
@@ -245,7 +240,6 @@ def _scans(serving: Searchable, request: RankRequest) -> bool:
 
 
 def _limit(request: RankRequest) -> int:
-    """How many rows to retrieve."""
     return max(request.retrieve_k, request.depth)
 
 
@@ -300,7 +294,6 @@ def _indexed(search: PoolSearch, allowed: _Allowed, threads: int | None) -> Foun
 
 
 def _with_added(search: PoolSearch, allowed: _Allowed, found: Found) -> Found:
-    """Add the best of what updates have added."""
     snapshot, depth = search.serving.snapshot, search.request.depth
     additions = None if search.words is None else search.words.added
     longest = snapshot.longest_added

@@ -106,7 +106,6 @@ class _Classifying:
         self._forwards, self._journey = forwards, journey
 
     async def logits(self, classifier: Classifier, conversation: Conversation, texts: Sequence[str]) -> _ClassLogits:
-        """Return the logits of the classes of texts, each beside the conversation or as its last turn."""
         network = classifier.network
         if classifier.reads_pairs:
             if network.retrieves:

@@ -116,7 +116,7 @@ class RankedCandidate:
     row: int = field(default=-1, compare=False)
 
     @property
-    def late(self) -> float:
+    def vector(self) -> float:
         """The part of the score by vectors."""
         return self.score - (self.lexical or 0.0)
 
@@ -143,7 +143,7 @@ def results_of(places: Sequence[RankedCandidate]) -> list[dict[str, Any]]:
             "text": place.text,
             "score": place.placed_by,
             "scores": {
-                "late": place.late,
+                "vector": place.vector,
                 **({} if place.lexical is None else {"lexical": place.lexical}),
                 **({} if place.cross is None else {"cross": place.cross}),
             },

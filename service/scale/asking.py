@@ -74,9 +74,6 @@ class _Asked:
         self.tried = False  # a call is under way that tries it after a strike
         self.was_only_slow = True  # all its strikes are for being overtaken
 
-    def may_be_asked(self, now: float) -> bool:
-        return self.strikes == 0 or (now >= self.struck_until and not self.tried)
-
     def pardon(self) -> None:
         self.strikes, self.was_only_slow = 0, True
 
@@ -163,12 +160,7 @@ class Asking:
                     running[self._start(other, part, method, arguments, deadline)] = other
 
     def _took(
-        self,
-        part: str,
-        one: _Asked,
-        began: float,
-        running: Mapping[asyncio.Task[Reply], _Asked],
-        hedge: _Asked | None,
+        self, part: str, one: _Asked, began: float, running: Mapping[asyncio.Task[Reply], _Asked], hedge: _Asked | None
     ) -> None:
         """Take in that a replica has answered, and strike those that it overtook."""
         seconds = self._clock() - began
@@ -178,12 +170,9 @@ class Asking:
             self._watch.count_hedge(one is hedge)
             if one is hedge:
                 for slow in running.values():
-                    if self._has_others(part, slow):
+                    # Unless no other is left that is not struck: better slow than missing.
+                    if any(each is not slow and each.strikes == 0 for each in self._asked.get(part, ())):
                         self._strike(part, slow, began, only_slow=True)
-
-    def _has_others(self, part: str, one: _Asked) -> bool:
-        """Whether a part has replicas that are not struck, besides one that is slow: better slow than missing."""
-        return any(each is not one and each.strikes == 0 for each in self._asked.get(part, ()))
 
     def _give_up(self, part: str, late: Iterable[_Asked], began: float, seconds: float) -> None:
         """Take in that the time of a call is over after so long."""
@@ -201,7 +190,11 @@ class Asking:
     def _choose(self, part: str, without: Sequence[_Asked]) -> _Asked | None:
         """Return who is to be asked; one whose strike is over goes first, to be tried."""
         now = self._clock()
-        able = [each for each in self._asked.get(part, ()) if each not in without and each.may_be_asked(now)]
+        able = [
+            each
+            for each in self._asked.get(part, ())
+            if each not in without and (each.strikes == 0 or (now >= each.struck_until and not each.tried))
+        ]
         return min(able, key=lambda each: (each.strikes == 0, each.in_progress, each.turn), default=None)
 
     def _choose_slow(self, part: str, without: Sequence[_Asked]) -> _Asked | None:

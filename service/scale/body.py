@@ -34,14 +34,7 @@ from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import learnt, part_found, read_in
 from polyrank.service.ranking.parts import Hits, Wanted
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
-from polyrank.service.scale.calls import (
-    LATE,
-    SHORT,
-    AskedQuery,
-    Holding,
-    PartStored,
-    Reply,
-)
+from polyrank.service.scale.calls import LATE, SHORT, AskedQuery, Holding, PartStored, Reply
 from polyrank.service.scheduling.stages import Journey
 
 
@@ -62,7 +55,6 @@ class _Held:
 
     @property
     def search_status(self) -> SearchStatus:
-        """How candidates are found."""
         return self._latest.search_status
 
     def at(self, revision: int) -> Searchable:

@@ -102,16 +102,10 @@ class OnShards:
             words = open_words(path / made.directory(0), evidence, first.count) if evidence else None
         except (OSError, ValueError, CheckpointInvalid) as error:
             raise shortage_in(error) or GenerationCorrupt(made.id, f"part {first.name}: {error}") from error
+        calls = [Calls(self._asking, Holding(made.id, part.name)) for part in made.parts]
         parts = tuple(
-            RemotePart(
-                part.slots,
-                status[part.name],
-                Calls(self._asking, Holding(made.id, part.name)),
-                own,
-                own.counts(),
-                made.revision,
-            )
-            for part, own in zip(made.parts, self._members(made), strict=True)
+            RemotePart(part.slots, status[part.name], of_part, own, own.counts(), made.revision)
+            for part, of_part, own in zip(made.parts, calls, self._members(made), strict=True)
         )
         serving = Serving(
             generation=Facts(made.id, made, words),

@@ -51,7 +51,7 @@ class Calls:
         self._waiting.append((query, deadline, own))
         self._send()
         try:
-            async with asyncio.timeout(_seconds(deadline)):
+            async with asyncio.timeout(None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())):
                 return await own
         except TimeoutError:
             raise PartMissing(f"part {self._holding.part}: no answer in time") from None
@@ -89,10 +89,6 @@ class Calls:
             for (_, _, own), each in zip(batch, found, strict=True):
                 if not own.done():
                     own.set_result(each)
-
-
-def _seconds(deadline: float) -> float | None:
-    return None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -79,7 +79,11 @@ class Replicas:
         """
         for part in made.parts:
             self._start(part.name)
-        asked = [(Holding(made.id, part.name), each) for part in made.parts for each in self._free(part.name)]
+        asked: list[tuple[Holding, _Kept]] = []
+        for part in made.parts:
+            own = self._parts[part.name]
+            free = [each for each in own if not each.loads] or own
+            asked += ((Holding(made.id, part.name), each) for each in free)
         calls = {self._calls.submit(self._prepare, *each): each for each in asked}
         waiting = set(calls)
         while waiting:
@@ -139,11 +143,6 @@ class Replicas:
     def _tell_asking(self) -> None:
         with self._changing:
             self._asking.serve_with({part: [each.replica for each in own] for part, own in self._parts.items()})
-
-    def _free(self, part: str) -> list[_Kept]:
-        """The replicas of a part that load nothing; all, if all do."""
-        own = self._parts[part]
-        return [each for each in own if not each.loads] or own
 
     # One replica.
 

@@ -135,11 +135,7 @@ class Forwards:
         return await self.run("context", work, journey)
 
     async def candidates(
-        self,
-        ranker: LateScorer,
-        tokens: Sequence[list[int]],
-        journey: Journey,
-        on_batch: OnBatch | None = None,
+        self, ranker: LateScorer, tokens: Sequence[list[int]], journey: Journey, on_batch: OnBatch | None = None
     ) -> list[Representations]:
         """Encode tokenised candidates, each by itself; `on_batch` as in `Work`.
 
@@ -156,12 +152,7 @@ class Forwards:
         return Embeddings(made, sum(map(len, tokens)), cut, journey.seconds)
 
     async def late(
-        self,
-        ranker: LateScorer,
-        context: CountedContext,
-        some: Representations,
-        total: int,
-        journey: Journey,
+        self, ranker: LateScorer, context: CountedContext, some: Representations, total: int, journey: Journey
     ) -> NDArray[np.float32]:
         """Score some of `total` stored candidates by the second stage, (N,).
 
@@ -205,12 +196,7 @@ class Forwards:
         return PairScores(np.array(scores, np.float32), truncation, sum(lengths), journey.seconds)
 
     async def explain(
-        self,
-        run: RunBatch,
-        sequences: Sequence[Any],
-        lengths: Sequence[int],
-        journey: Journey,
-        stage: Stage = "encode",
+        self, run: RunBatch, sequences: Sequence[Any], lengths: Sequence[int], journey: Journey, stage: Stage = "encode"
     ) -> list[Any]:
         """Run what explains scores, in a lane of its own, behind which no ranking waits for more than a batch.
 

@@ -251,7 +251,6 @@ class Scheduler:
         self._thread.join(CLOSE_SECONDS)
 
     def _live(self) -> None:
-        """Go from step to step until it is closed."""
         why = "the server is stopping"
         try:
             while self._step():

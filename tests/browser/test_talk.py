@@ -31,7 +31,7 @@ def test_it_shows_what_a_direct_call_answers(server: Served, opens: Opens, reran
         context=context, persona=["w7 w8", "w9"], filter={"lang": ["en", "de"]}, top_k=7, rerank=rerank
     ).json()
     assert len(direct["results"]) == 7
-    parts = ("late", "lexical", "cross") if rerank else ("late", "lexical")
+    parts = ("vector", "lexical", "cross") if rerank else ("vector", "lexical")
     assert shown(page) == [
         {
             "rank": str(each["rank"]),
@@ -50,7 +50,7 @@ def test_bars_are_what_a_part_adds_beyond_the_lowest(server: Served, opens: Open
     widths = page.locator(".reply").evaluate_all(
         "all => all.map(each => [...each.querySelectorAll('.bar span')].map(bar => parseFloat(bar.style.width)))"
     )
-    columns = [[each["scores"][part] for each in results] for part in ("late", "lexical")]
+    columns = [[each["scores"][part] for each in results] for part in ("vector", "lexical")]
     widest = max(max(column) - min(column) for column in columns)
     for column, drawn in zip(columns, zip(*widths, strict=True), strict=True):
         assert list(drawn) == pytest.approx([100 * (value - min(column)) / widest for value in column], abs=0.01)

@@ -140,7 +140,7 @@ def test_tokens_and_words_make_the_score(server: Served, opens: Opens) -> None:
     expect(page.get_by_role("heading", name=f"What words add: {signed(best['scores']['lexical'])}")).to_be_visible()
     told = page.locator(".why > .hint").last.inner_text()
     assert f"Of the score {best['score']:.3f}, {best['score']:.3f} is told: " in told
-    assert f"tokens {best['scores']['late']:.3f}, words {signed(best['scores']['lexical'])}." in told
+    assert f"tokens {best['scores']['vector']:.3f}, words {signed(best['scores']['lexical'])}." in told
     expect(page.get_by_role("heading", name="What the reranker")).to_have_count(0)
     page.get_by_role("button", name="Why rank 1", exact=True).click()
     expect(page.locator(".why")).to_have_count(0)

@@ -64,8 +64,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from polyrank.model.training.config import STATE_FILE, TrainConfig
 from polyrank.model.training.data import survey
-from polyrank.model.training.loop import Training
-from polyrank.model.training.apart import LateObjective
+from polyrank.model.training.loop import Begun, Training
 from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.student import start
 
@@ -75,7 +74,8 @@ config = TrainConfig.of(
     warmup_steps=2, schedule="plateau", max_context_tokens=40, max_candidate_tokens=16, tune="all", precision="no",
 )
 student = start(config)
-training = Training(config, student, [survey(data, False, 0.0, 1000)], output, time.monotonic(), LateObjective)
+begun = Begun(config, student, [survey(data, False, 0.0, 1000)], LateObjective)
+training = Training(begun, output, time.monotonic())
 losses = {"step": {}, "look": {}}
 rows, unrecorded = [], LateObjective.step
 

@@ -11,7 +11,7 @@ from command_line import call, ended, forked, left_half_written, pool_rows, writ
 from warm_python import WarmPython
 
 import polyrank
-from polyrank.index_builder.building import stages
+from polyrank.index_builder.building import pipeline
 from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -85,7 +85,7 @@ def test_auto_tells_what_it_chose_and_by_which_times(
     capsys: Capture, store: Path, poly: Path, pool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choice, "MEASURED_FROM", 50)
-    monkeypatch.setattr(stages, "time_searches", lambda *_: SearchTimes(9.0, 6.25))
+    monkeypatch.setattr(pipeline, "time_searches", lambda *_: SearchTimes(9.0, 6.25))
     outcome = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--json")
     assert "auto chose hnsw: for one context the scan takes 9.0 ms, hnsw 6.2 ms of one core" in outcome.err
     times = {"exact_ms": 9.0, "hnsw_ms": 6.25}

@@ -105,7 +105,7 @@ def test_an_explanation_of_one_reply_is_its_score(capsys: Capture, service: Serv
     options = ("rank", *TURNS, "--top-k", "1", "--explain", "--rerank", "--url", service.url)
     _, head, score, _, reranker = call(capsys, *options).out.splitlines()
     numbers = [float(word) for word in score.split()[1:] if word[0] in "+-"]
-    late = call(capsys, *options, "--json").result["results"][0]["scores"]["late"]
+    late = call(capsys, *options, "--json").result["results"][0]["scores"]["vector"]
     assert sum(numbers) == pytest.approx(late, abs=0.06)
     assert reranker.split()[:3] == ["reranker", "turn", "1"]
     assert head.startswith("  1  ")
@@ -116,9 +116,9 @@ def test_a_second_look_by_the_service(capsys: Capture, store: Path, service: Ser
     crossed = [each["scores"]["cross"] for each in results]
     assert crossed == sorted(crossed, reverse=True)
     lines = call(capsys, "rank", *TURNS, "--rerank", "--url", service.url).out.splitlines()
-    assert lines[0].split() == ["cross", "late"]
+    assert lines[0].split() == ["cross", "vector"]
     assert [line.split()[:3] for line in lines[1:]] == [
-        [str(each["rank"]), f"{each['scores']['cross']:.3f}", f"{each['scores']['late']:.3f}"] for each in results
+        [str(each["rank"]), f"{each['scores']['cross']:.3f}", f"{each['scores']['vector']:.3f}"] for each in results
     ]
 
 

@@ -16,6 +16,7 @@ from service_fakes import build_store, load
 from starlette.middleware.base import RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polyrank.service.app import create_app
 from polyrank.service.process import connections
@@ -231,23 +232,57 @@ def test_probes_overtake_requests_that_wait_to_begin(tmp_path: Path) -> None:
     assert begun.index("/readyz") < 30, "it would be the last"
 
 
-def test_an_answer_to_a_probe_makes_no_connection_known(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    turn, known = connections.Beginnings.turn, list[bool]()
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each request that waits to begin, whether its connection is known."""
+    turn, noted = connections.Beginnings.turn, list[bool]()
 
-    async def noted(self: connections.Beginnings, is_known: bool) -> None:
-        known.append(is_known)
+    async def note(self: connections.Beginnings, is_known: bool) -> None:
+        noted.append(is_known)
         await turn(self, is_known)
 
-    monkeypatch.setattr(connections.Beginnings, "turn", noted)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-        for sent in (READYZ, RANK, RANK):
+    monkeypatch.setattr(connections.Beginnings, "turn", note)
+    return noted
+
+
+def exchange(port: int, *requests: bytes) -> None:
+    """Send requests on one connection, each after the answer to the one before."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        for sent in requests:
             connection.sendall(sent)
             answer = b""
             while b"}" not in answer:
                 answer += (piece := connection.recv(65536))
                 assert piece, "closed"
             time.sleep(0.05)
+
+
+def test_an_answer_to_a_probe_makes_no_connection_known(server: Served, known: list[bool]) -> None:
+    exchange(server.port, READYZ, RANK, RANK)
     assert known == [False, True]
+
+
+def test_an_answer_makes_a_connection_known_while_its_request_is_still_worked_on(
+    tmp_path: Path, known: list[bool]
+) -> None:
+    build_store(tmp_path)
+    app, goes_on = create_app(Settings(store=tmp_path), load), threading.Event()
+
+    class Lingering:
+        def __init__(self, app: ASGIApp) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await self.app(scope, receive, send)
+            if scope["type"] == "http":
+                await asyncio.to_thread(goes_on.wait, 30)
+
+    app.add_middleware(Lingering)
+    with serve(app) as served:
+        exchange(served.port, RANK, RANK)
+        is_over = goes_on.is_set()
+        goes_on.set()
+    assert (known, is_over) == ([False, True], False)
 
 
 @pytest.mark.parametrize("parts", [[RANK], [RANK[:7], RANK[7:]]], ids=["whole", "in parts"])

@@ -229,8 +229,8 @@ def test_occlusion_tells_what_the_score_loses_without_each_token(server: tuple[s
     name, client = server
     answer = explain(client, occlusion=True, context="w1 w2 w3")
     tokens = answer["context"]["tokens"]
-    whole = {each["index"]: each["scores"]["late"] for each in ask(client, "/rank", context="w1 w2 w3")["results"]}
-    without = {each["index"]: each["scores"]["late"] for each in ask(client, "/rank", context="w1 w3")["results"]}
+    whole = {each["index"]: each["scores"]["vector"] for each in ask(client, "/rank", context="w1 w2 w3")["results"]}
+    without = {each["index"]: each["scores"]["vector"] for each in ask(client, "/rank", context="w1 w3")["results"]}
     for each in answer["candidates"]:
         if name == "lexical":
             assert each["occlusion"] is None

@@ -313,7 +313,7 @@ def test_of_two_pools_asked_for_at_once_one_is_built(tmp_path: Path, monkeypatch
         runner = Runner("torch", "float32")
         jobs = Jobs(Settings(store=roots), store, lambda _: runner, _nothing, lambda _: None, others)
         try:
-            jobs._queue_compaction()
+            jobs._create(JobRequest(pool=(), compacts=True))
             return "built"
         except OtherPoolBuilt as refused:
             return f"refused for {refused.base}"

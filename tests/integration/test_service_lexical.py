@@ -63,7 +63,7 @@ def test_an_answer_says_where_words_had_nothing_to_go_by(tmp_path: Path) -> None
 
 def answered(body: dict[str, Any]) -> list[tuple[str, float]]:
     for result in body["results"]:
-        assert result["scores"] == {"late": 0.0, "lexical": result["score"]}
+        assert result["scores"] == {"vector": 0.0, "lexical": result["score"]}
     assert (body["exact"], body["degraded"], body["truncated"]["candidates"]) == (True, [], 0)
     return [(result["id"], result["score"]) for result in body["results"]]
 

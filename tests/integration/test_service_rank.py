@@ -45,7 +45,7 @@ def rank(client: TestClient, **fields: object) -> dict:
 
 
 def scores(answer: dict) -> list[tuple[str, float]]:
-    return [(result["id"], result["scores"]["late"]) for result in answer["results"]]
+    return [(result["id"], result["scores"]["vector"]) for result in answer["results"]]
 
 
 def test_a_retrieved_answer_has_no_index_and_carries_metadata(client: TestClient) -> None:
@@ -101,7 +101,7 @@ def test_the_second_look(client: TestClient) -> None:
     assert cross[:4] == sorted(cross[:4], reverse=True)
     assert cross[4:] == [None] * 4
     for result in answer["results"]:
-        assert result["score"] == result["scores"].get("cross", result["scores"]["late"])
+        assert result["score"] == result["scores"].get("cross", result["scores"]["vector"])
     assert answer["timings_ms"]["rerank"] > 0
 
 

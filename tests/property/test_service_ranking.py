@@ -31,7 +31,7 @@ def roots(tmp_path: Path) -> Iterator[Path]:
 
 
 def scores_by_id(ranked: Ranked) -> dict[str | None, float]:
-    return {place.id: place.late for place in ranked.places}
+    return {place.id: place.vector for place in ranked.places}
 
 
 def serve(roots: Iterator[Path], texts: list[str], dtype: str, kind: str) -> Serving:

@@ -247,7 +247,7 @@ class StoreModel(RuleBasedStateMachine):
         assert [place.id for place in ranked.places] == [each.id for each in expected]
         assert [place.text for place in ranked.places] == [each.text for each in expected]
         assert [place.metadata for place in ranked.places] == [each.metadata for each in expected]
-        assert [place.late for place in ranked.places] == pytest.approx(scores[order].tolist(), abs=1e-5)
+        assert [place.vector for place in ranked.places] == pytest.approx(scores[order].tolist(), abs=1e-5)
 
     def _scores(self, text: str, kept: list[Candidate]) -> NDArray[np.float32]:
         if not kept:

@@ -39,7 +39,7 @@ const deeds: Record<string, () => Promise<unknown>> = {
     for await (const candidate of polyrank.candidates({ even: true })) ids.push(candidate.id);
     return {
       ids: ranking.results.map((each) => each.id),
-      late: typeof ranking.results[0]?.scores.late,
+      vector: typeof ranking.results[0]?.scores.vector,
       batch: [first instanceof Refused ? null : first?.results.map((each) => each.id), others.map((each) => each instanceof Refused && each.kind)],
       rerank: await polyrank.rerank({ query: "w1 w2", documents: ["w9", "w1 w2"], top_n: 1 }),
       lengths: (await polyrank.embed(["w1", "w2 w3"])).map((each) => Math.hypot(...each)),

@@ -107,7 +107,7 @@ def test_what_reads(does: Callable[..., Any], server: str) -> None:
     with polyrank.Client(server, "boss") as client:
         ids = [each.id for each in client.rank(["w1 w2", {"role": "user", "text": "w3"}], top_k=3).results]
     assert told["ids"] == ids
-    assert told["late"] == "number"
+    assert told["vector"] == "number"
     assert told["batch"] == [ids, ["unknown-candidates"]]
     assert len(told["rerank"]) == 1
     assert told["lengths"] == pytest.approx([1, 1], abs=1e-5)

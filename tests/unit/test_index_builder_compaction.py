@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE, HashEncoder, assert_whole, pool
 
-from polyrank.index_builder.building import compaction, pipeline, stages
+from polyrank.index_builder.building import compaction, pipeline
 from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
@@ -104,7 +104,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(stages, "time_searches", never)
+    monkeypatch.setattr(pipeline, "time_searches", never)
 
 
 @pytest.mark.usefixtures("measured")

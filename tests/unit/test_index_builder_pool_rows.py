@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool import rows as module
-from polyrank.index_builder.pool.rows import Candidate, Rejected, SeenHashes, read_pool
+from polyrank.index_builder.pool import text
+from polyrank.index_builder.pool.rows import Candidate, Rejected, SeenHashes, begin_pool, read_pool
 from polyrank.index_builder.pool.text import MAX_LINE_BYTES
 
 GOOD = b'{"id": "a", "text": "hello", "metadata": {"lang": "en", "n": [1, 2.5, null]}}\n'
@@ -157,6 +158,21 @@ def test_what_cannot_be_a_pool_is_refused_before_the_first_row(tmp_path: Path, n
         read_pool([tmp_path / "good.jsonl", tmp_path / name])
     assert str(caught.value).startswith(f"{tmp_path / name}: {reason}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "times"), [("pool.jsonl", 1), ("pool.csv", 2)])
+def test_looking_at_the_first_rows_opens_no_file_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, times: int
+) -> None:
+    """A table is read for the kinds of its columns, then for its rows: to hold the rows meanwhile takes memory."""
+    unfolded, opened = text.open_unfolded, list[Path]()
+    monkeypatch.setattr(text, "open_unfolded", lambda path, kind: (opened.append(path), unfolded(path, kind))[1])
+    (tmp_path / name).write_text(
+        "".join(f'{{"text": "t{at}"}}\n' for at in range(30)) if times == 1 else "text\nt\nu\n"
+    )
+    pool = begin_pool([tmp_path / name])
+    assert len(list(pool)) == (30 if times == 1 else 2)
+    assert opened == times * [tmp_path / name]
 
 
 def test_an_empty_file_holds_nothing(tmp_path: Path) -> None:

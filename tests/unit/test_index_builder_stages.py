@@ -9,7 +9,7 @@ import pytest
 from fakes import EVIDENCE, HashEncoder, pool
 from numpy.typing import NDArray
 
-from polyrank.index_builder.building import stages
+from polyrank.index_builder.building import pipeline, stages
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions, BuildResult
 from polyrank.index_builder.building.stages import EncodedContext
@@ -64,7 +64,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         times: SearchTimes = HNSW_IS_FAST, count: int = 40, encoder: HashEncoder | None = None, **options: Any
     ) -> tuple[BuildResult, Clock]:
         clock = Clock(times)
-        monkeypatch.setattr(stages, "time_searches", clock)
+        monkeypatch.setattr(pipeline, "time_searches", clock)
         return build(encoder or HashEncoder(), pool(count), tmp_path, BuildOptions(**options)), clock
 
     return run

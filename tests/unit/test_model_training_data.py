@@ -15,6 +15,7 @@ from command_line import write_rows
 from polyrank.model.errors import TrainingDataInvalid
 from polyrank.model.text.conversations import Conversations
 from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid, Report
+from polyrank.model.training import data as module
 from polyrank.model.training.data import Corpus, Rows, draw_rows, survey
 
 Lines = list[dict[str, Any]]
@@ -310,6 +311,21 @@ def test_a_file_that_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     (tmp_path / "damaged.jsonl.gz").write_bytes(b"no gzip at all")
     with pytest.raises(DialoguesInvalid, match=r"damaged\.jsonl\.gz: cannot be read to its end"):
         survey(tmp_path / "damaged.jsonl.gz", False, 0.0, 1000)
+
+
+@pytest.mark.parametrize("every_turn", [False, True])
+def test_what_is_kept_is_what_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_turn: bool) -> None:
+    rows = turns(20, 3)
+    rows += [{key: value for key, value in row.items() if key != "dialogue"} for row in turns(30, 1)]
+    monkeypatch.setattr(module, "SHUFFLE_BUFFER", 40)
+    streamed, of_streamed = read(tmp_path, rows, every_turn=every_turn)
+    monkeypatch.undo()
+    kept, of_kept = read(tmp_path, rows, every_turn=every_turn)
+    before = both(streamed), list(streamed.replies())
+    (tmp_path / "data.jsonl").unlink()
+    assert streamed.known is None
+    assert (both(kept), list(kept.replies())) == before
+    assert of_kept == of_streamed
 
 
 @pytest.fixture

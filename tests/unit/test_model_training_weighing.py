@@ -18,7 +18,7 @@ from tiny import write_checkpoint
 from tiny_training import orders
 
 import polyrank
-from polyrank.model.config import CalibrationConfig, LexicalConfig
+from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.lexical.features import FEATURES
 from polyrank.model.lexical.fit import Figures, ScoredList
@@ -183,6 +183,7 @@ def test_folds_have_as_many_lists_as_whole_dialogues_allow(files: list[dict[str,
 
 
 RIGHT, WRONG, DEVIATION = 3.0, -1.0, 2.0
+VECTORS, PAIRS = (ModelConfig(architecture=each, base_name="none") for each in ("bi", "cross"))
 
 
 def lists(count: int, *, factor: float = 1.0, others: int = 30, repeats: int = 0) -> list[ScoredList]:
@@ -203,7 +204,8 @@ def lists(count: int, *, factor: float = 1.0, others: int = 30, repeats: int = 0
 def made(
     files: list[list[ScoredList]], evidence: LexicalConfig | None = None, scores_pairs: bool = False
 ) -> Calibrated:
-    found = calibrate(files, evidence, scores_pairs)
+    config = replace(PAIRS if scores_pairs else VECTORS, evidence=evidence)
+    found = calibrate(files, config)
     assert found is not None
     return found
 
@@ -250,9 +252,9 @@ def test_a_model_that_ranks_the_wrong_way_round_keeps_its_order() -> None:
 
 
 def test_too_few_lists_tell_nothing() -> None:
-    assert calibrate([lists(FEWEST_LISTS - 1)], None, False) is None
-    assert calibrate([[]], None, False) is None
-    assert calibrate([lists(FEWEST_LISTS - 10), lists(10), []], None, False) is not None
+    assert calibrate([lists(FEWEST_LISTS - 1)], VECTORS) is None
+    assert calibrate([[]], VECTORS) is None
+    assert calibrate([lists(FEWEST_LISTS - 10), lists(10), []], VECTORS) is not None
 
 
 def test_lists_that_cannot_tell_are_no_lists() -> None:
@@ -260,7 +262,7 @@ def test_lists_that_cannot_tell_are_no_lists() -> None:
     of_one_dialogue = [each._replace(fold=0) for each in lists(2 * FEWEST_LISTS)]
     alone = lists(2 * FEWEST_LISTS, others=0, repeats=1)
     for file, said in ((of_one_dialogue, "too few dialogues"), (alone, "0 lists with wrong replies")):
-        assert calibrate([file], None, False) is None
+        assert calibrate([file], VECTORS) is None
         assert said in str(lack([file]))
         assert made([file, lists(300)]).calibration.slope > 0
     assert made([alone, lists(300)]) == made([lists(300)])

@@ -73,7 +73,7 @@ def scanned(tmp_path: Path) -> Serving:
 
 
 def found(ranked: Ranked) -> list[tuple[str | None, float]]:
-    return [(place.id, place.late) for place in ranked.places]
+    return [(place.id, place.vector) for place in ranked.places]
 
 
 def assert_same(ranked: Ranked, expected: list[tuple[str, float]]) -> None:
@@ -115,8 +115,8 @@ def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned:
     assert (by_index[0].id, by_index[0].text, by_index[0].metadata) == ("c0", TEXT, {})
     assert (by_index[1].id, by_index[1].text, by_index[1].metadata) == ("c0", stored.text, stored.metadata)
     assert (by_index[2].id, by_index[2].metadata) == (None, {})
-    assert by_index[1].late == by_index[2].late, "a fresh vector is rounded as the stored one"
-    assert by_index[0].late > by_index[1].late
+    assert by_index[1].vector == by_index[2].vector, "a fresh vector is rounded as the stored one"
+    assert by_index[0].vector > by_index[1].vector
     assert ranked.exact
 
 
@@ -574,7 +574,7 @@ def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch:
     assert sizes == [TEXTS_A_PART, TEXTS_A_PART, 10]
     assert ranked.truncation.candidates == len(texts[::3])
     alone = rank(scanned, asked(candidates=(Given(None, texts[300]),)))
-    assert [place.late for place in ranked.places if place.index == 300] == [alone.places[0].late]
+    assert [place.vector for place in ranked.places if place.index == 300] == [alone.places[0].vector]
     sizes.clear()
     rank(scanned, asked(candidates=tuple(Given(None, f"w{n} " * 3000) for n in range(3))))
     assert sizes == [1, 1, 1]

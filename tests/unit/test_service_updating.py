@@ -81,7 +81,7 @@ def test_a_text_that_stays_as_it_is_keeps_its_vector(here: LiveStore, monkeypatc
     assert calls == [["w39", "w6"]], "the one that equals c1 has its vector"
     assert list(here.texts())[-4:] == ["c1", "c2", "x", "new"]
     ranked = rank(here.serving, asked(top_k=100))
-    assert [(each.id, pytest.approx(each.late, abs=1e-5)) for each in ranked.places] == brute_force(
+    assert [(each.id, pytest.approx(each.vector, abs=1e-5)) for each in ranked.places] == brute_force(
         here.serving, "w1 w2 w3", 100
     )
 
@@ -138,7 +138,7 @@ def test_an_update_meets_a_switch_by_another_process(here: LiveStore, root: Path
     follower.join()
     assert (done.generation, done.revision) == (second, 2)
     ranked = rank(here.serving, asked("w2", top_k=100))
-    assert [(each.id, pytest.approx(each.late, abs=1e-5)) for each in ranked.places] == brute_force(
+    assert [(each.id, pytest.approx(each.vector, abs=1e-5)) for each in ranked.places] == brute_force(
         here.serving, "w2", 100
     ), "its vector is that of the model that is served now"
     here.live.rollback()

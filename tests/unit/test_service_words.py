@@ -87,7 +87,7 @@ def test_words_of_turns_count_less_in_a_list_that_was_chosen_by_them(serving: Se
     )
     with_id, with_text = ({place.text: place for place in places} for places in lists)
     assert {text: place.score for text, place in with_id.items()} == {t: p.score for t, p in with_text.items()}
-    assert with_id[TEXT].late == pytest.approx(of_pool.late, abs=1e-4)
+    assert with_id[TEXT].vector == pytest.approx(of_pool.vector, abs=1e-4)
     assert of_pool.lexical is not None
     assert with_id[TEXT].lexical is not None
     assert with_id[TEXT].lexical < of_pool.lexical

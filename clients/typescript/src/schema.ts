@@ -3271,7 +3271,7 @@ export interface components {
         };
         /**
          * ScoresOut
-         * @description The parts of the score: `late` and `lexical` make it together, `cross` takes their place.
+         * @description The parts of the score: `vector` and `lexical` make it together, `cross` takes their place.
          *
          *     `cross` includes a lexical score by the reranker's own weights, so it is not added to `lexical`.
          */
@@ -3282,15 +3282,15 @@ export interface components {
              */
             cross?: number | null;
             /**
-             * Late
-             * @description by vectors; with a second stage by that, unless it was skipped
-             */
-            late: number;
-            /**
              * Lexical
              * @description by words; absent where they do not count for the model
              */
             lexical?: number | null;
+            /**
+             * Vector
+             * @description by vectors; with a second stage by that, unless it was skipped
+             */
+            vector: number;
         };
         /**
          * SentencesIn

@@ -77,7 +77,6 @@ def _on_gpu(matrix: NDArray[Any], device: str) -> Scan:
 
 
 def _status(rows: int, dim: int, with_bytes: bool) -> Status:
-    """Choose what a CPU scans."""
     if not with_bytes:
         return STORED_ROWS
     if dim == 1:

@@ -157,17 +157,14 @@ class GpuScan:
         self._device = torch.device(device)
         self._tiles = tiles
         self.status = Status("gpu", f"the pool lies in the memory of {device}")
-        self._require_room(matrix)
-        self.longest = longest_row(matrix)
-        self._matrix = torch.from_numpy(matrix).to(self._device)
-
-    def _require_room(self, matrix: NDArray[Any]) -> None:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()  # memory that torch keeps for itself does not count as free
             needed = matrix.nbytes + _SCORE_BYTES * max(_MOST_SCORES, len(matrix))
             free, _ = torch.cuda.mem_get_info(self._device)
             if needed > free:
                 raise MemoryError(f"{needed >> 20} MiB are needed on {self._device}, and {free >> 20} are free")
+        self.longest = longest_row(matrix)
+        self._matrix = torch.from_numpy(matrix).to(self._device)
 
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find the best rows of each query, exactly, in one pass over the pool."""

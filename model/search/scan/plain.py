@@ -103,7 +103,6 @@ class PlainScan:
         return TopK(rows[order], scores[order])
 
     def _among(self, query: Query, part: slice) -> TopK:
-        """Find the best of some rows."""
         matrix, rows, additions = self._matrix[part], None, query.additions
         kept = None if query.allowed is None else query.allowed[part]
         if kept is not None and 2 * np.count_nonzero(kept) <= len(matrix):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.names import DTYPE_NAMES, AskedOptions, BuildCommand
-from polyrank.model.errors import InvalidInput
 from polyrank.model.options import options_of
 from polyrank.service.cli.arguments import (
     add_columns_option,
@@ -19,13 +18,14 @@ from polyrank.service.cli.arguments import (
     add_runner_options,
     chosen_runner,
     loaded,
+    wrong_usage,
 )
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import add_options_of, given
 from polyrank.service.cli.waiting import add_wait_option, loading, require_server
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.building.plans import BuildOptions, BuildResult
+    from polyrank.index_builder.building.plans import BuildOptions
     from polyrank.index_builder.scale.encoders import Encoders
     from polyrank.model.rankers.networks import Retriever
     from polyrank.model.text.assembly import Conversation
@@ -88,8 +88,26 @@ def run(arguments: argparse.Namespace) -> int:
     for note in (*pool.fields.lines(), *built.notes):
         print(note, file=sys.stderr)
     line += loading(arguments, built.generation) if options.activate else ""
-    by = {} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}
-    print_result(arguments, {**_described(built, seconds), **pool.fields.described(), **by}, line)
+    worst, slots = built.worst, built.manifest.parts
+    facts = {
+        "generation": built.generation,
+        "count": built.count,
+        **({"parts": [{"slots": part.name, "count": part.count} for part in slots]} if len(slots) > 1 else {}),
+        "rejected": built.rejected,
+        "rejected_log": str(built.rejected_log) if built.rejected_log else None,
+        "truncated": built.truncated,
+        "resumed": built.resumed,
+        "encoded": built.encoded,
+        "taken": built.taken,
+        "index": worst.index.kind,
+        "index_times": worst.index.times,
+        "recall@10": worst.recall.at_10,
+        "recall_of": worst.recall.of,
+        "seconds": round(seconds, 3),
+        **pool.fields.described(),
+        **({} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}),
+    }
+    print_result(arguments, facts, line)
     return 0
 
 
@@ -128,10 +146,8 @@ def _options(arguments: argparse.Namespace, ranker: "Retriever", probes: "list[C
     from polyrank.index_builder.building.stages import EncodedContext
 
     asked = given(arguments, options_of(AskedOptions))
-    try:
+    with wrong_usage():
         index_for(ranker, asked.get("index", "auto"))
-    except InvalidInput as error:
-        raise UsageError(str(error)) from error
     return BuildOptions(probes=EncodedContext.of(ranker, probes), **asked)
 
 
@@ -144,23 +160,3 @@ def _probes(file: Path) -> "list[Conversation]":
     if not probes:
         raise UsageError(f"--probes {file} holds no dialogue")
     return [each.conversation for each in probes]
-
-
-def _described(built: "BuildResult", seconds: float) -> dict[str, Any]:
-    worst, parts = built.worst, built.manifest.parts
-    return {
-        "generation": built.generation,
-        "count": built.count,
-        **({"parts": [{"slots": part.name, "count": part.count} for part in parts]} if len(parts) > 1 else {}),
-        "rejected": built.rejected,
-        "rejected_log": str(built.rejected_log) if built.rejected_log else None,
-        "truncated": built.truncated,
-        "resumed": built.resumed,
-        "encoded": built.encoded,
-        "taken": built.taken,
-        "index": worst.index.kind,
-        "index_times": worst.index.times,
-        "recall@10": worst.recall.at_10,
-        "recall_of": worst.recall.of,
-        "seconds": round(seconds, 3),
-    }

@@ -108,7 +108,9 @@ def _put(arguments: argparse.Namespace) -> int:
         raise UsageError("--id and --metadata go with --text; in files, each candidate has its own")
     if arguments.text is not None and (arguments.encoding or arguments.columns):
         raise UsageError("--encoding and --columns go with files")
-    rows = _rows(arguments) if arguments.text is None else [_one(arguments)]
+    metadata = json_object("--metadata", arguments.metadata) if arguments.metadata else {}
+    one = {"id": arguments.id, "text": arguments.text, "metadata": metadata}
+    rows = _rows(arguments) if arguments.text is None else [one]
     count, revision = 0, None
     with service_of(arguments) as service, Progress("candidates") as progress:
         for batch in _batches(rows, service):
@@ -118,11 +120,6 @@ def _put(arguments: argparse.Namespace) -> int:
         raise UsageError("the files hold no candidate")
     print_result(arguments, {"upserted": count, "revision": revision}, f"{count} candidates put; revision {revision}")
     return 0
-
-
-def _one(arguments: argparse.Namespace) -> dict[str, Any]:
-    metadata = json_object("--metadata", arguments.metadata) if arguments.metadata else {}
-    return {"id": arguments.id, "text": arguments.text, "metadata": metadata}
 
 
 def _rows(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -168,11 +165,7 @@ _COMPARISON = """
 
 
 def _sync(arguments: argparse.Namespace) -> int:
-    with (
-        service_of(arguments) as service,
-        Progress("candidates") as progress,
-        closing(sqlite3.connect("")) as found,
-    ):
+    with service_of(arguments) as service, Progress("candidates") as progress, closing(sqlite3.connect("")) as found:
         found.executescript(_COMPARISON)
         in_files = _keep_rows(found, arguments, progress)
         for at, stored in enumerate(_listed(service, None, None), 1):

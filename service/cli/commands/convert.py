@@ -142,7 +142,8 @@ def _draft(arguments: argparse.Namespace) -> int:
 def _lines(done: "Converted") -> list[str]:
     said = done.said
     lines = [f"read as {done.map.called}: {done.map.about}"]
-    lines += [f"{file} is not in UTF-8: read as {name}; or name it by --encoding" for file, name in _some(done.guessed)]
+    first_of = {name: file for file, name in reversed(done.guessed.items())}  # of each encoding
+    lines += [f"{file} is not in UTF-8: read as {name}; or name it by --encoding" for name, file in first_of.items()]
     if said.ours or said.others:
         ours = ", ".join(f"{who} ({count:,})" for who, count in said.ours.most_common(5)) or "nobody"
         rest = f" and {len(said.ours) - 5:,} more, in all {said.ours.total():,}" if len(said.ours) > 5 else ""
@@ -168,11 +169,6 @@ def _lines(done: "Converted") -> list[str]:
             f"not read: {', '.join(shown)}" + (f" and {more} more fields, which --json names" if more > 0 else "")
         )
     return lines + (done.fields.lines() if done.candidates and not done.examples else [])
-
-
-def _some(guessed: dict[str, str]) -> list[tuple[str, str]]:
-    """Return the first of each encoding."""
-    return [(file, name) for name, file in {name: file for file, name in reversed(guessed.items())}.items()]
 
 
 def _columns(text: str) -> dict[str, str]:

@@ -51,19 +51,20 @@ def run(arguments: argparse.Namespace) -> int:
     print_results(ranked)
     if arguments.once:
         with Progress(""):
-            return _evaluate(conversations)
-    polyrank, url = _command(), f"http://{settings.host}:{settings.port}"
+            figures = measure(MODEL, conversations).as_object()
+        reached = figures["recall@1"]
+        print(f"R@1/20 over {figures['examples']} sample conversations: {reached:.3f} (floor {FLOOR:.2f})")
+        if reached < FLOOR:
+            why = "the sample is ranked worse than it was measured; is the model the right one?"
+            print(f"polyrank: {why}", file=sys.stderr)
+        return int(reached < FLOOR)
+    # As every shell finds it, also one in which no environment is active.
+    script, url = Path(sys.executable).with_name("polyrank"), f"http://{settings.host}:{settings.port}"
+    polyrank = shlex.join([str(script)] if script.is_file() else [sys.executable, "-m", "polyrank.service.cli"])
     print(f"in a browser: {url}/playground")
     print(f"your own replies: {polyrank} build --model {shlex.quote(MODEL)} --pool FILE --store ./store")
     print(f"try it: {polyrank} rank 'my parcel is late' --url {url}", flush=True)
     return server.run(settings)
-
-
-def _command() -> str:
-    """`polyrank` as every shell finds it, also one in which no environment is active."""
-    script = Path(sys.executable).with_name("polyrank")
-    words = [str(script)] if script.is_file() else [sys.executable, "-m", "polyrank.service.cli"]
-    return shlex.join(words)
 
 
 def _sample(name: str) -> Path:
@@ -107,13 +108,3 @@ def _active(ranker: "LateRanker", pool: Path) -> str | None:
     manifest = opened.manifest
     encoded = manifest.model.fingerprint, manifest.backend, manifest.precision, held
     return current if encoded == (ranker.fingerprint, ranker.backend, ranker.precision, sample) else None
-
-
-def _evaluate(conversations: Path) -> int:
-    figures = measure(MODEL, conversations).as_object()
-    reached = figures["recall@1"]
-    print(f"R@1/20 over {figures['examples']} sample conversations: {reached:.3f} (floor {FLOOR:.2f})")
-    if reached < FLOOR:
-        print("polyrank: the sample is ranked worse than it was measured; is the model the right one?", file=sys.stderr)
-        return 1
-    return 0

@@ -83,20 +83,16 @@ def run(arguments: argparse.Namespace) -> int:
         task = _task(arguments, runner)
     report, outcomes = _evaluated(task, names)
     if arguments.output:
-        write_atomically(arguments.output, _written(outcomes[0].lines))
+        import orjson
+
+        form = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+        write_atomically(arguments.output, b"".join(orjson.dumps(line, option=form) for line in outcomes[0].lines))
     if arguments.report:
         from polyrank.service.cli.reports import write_evaluation
 
         write_evaluation(arguments.report, report, task, outcomes)
     print_result(arguments, report.as_object(), report.as_text(), f"The command took {seconds_of(arguments):.0f} s.")
     return 0
-
-
-def _written(lines: list[dict[str, Any]]) -> bytes:
-    import orjson
-
-    form = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
-    return b"".join(orjson.dumps(line, option=form) for line in lines)
 
 
 def measure(name: str, data: Path, progress: Progress | None = None) -> "EvaluationReport":
@@ -112,6 +108,7 @@ def measure(name: str, data: Path, progress: Progress | None = None) -> "Evaluat
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse arguments that parse but make no sense together; raises UsageError."""
     judged = bool(arguments.queries), bool(arguments.qrels)
+    draws = arguments.draw is not None or arguments.seed is not None
     refusals = [
         (bool(arguments.corpus) and not all(judged), "--corpus needs both --queries and --qrels"),
         (not arguments.corpus and any(judged), "--queries and --qrels go with --corpus, not with --data"),
@@ -122,7 +119,8 @@ def _check(arguments: argparse.Namespace) -> None:
             "--reranker needs --pool or --corpus; to rank each example's own candidates give it as --model",
         ),
         (arguments.top_n is not None and not arguments.reranker, "--top-n goes with --reranker"),
-        *_draw_refusals(arguments),
+        (draws and bool(arguments.pool or arguments.corpus), "--draw and --seed go with --data alone"),
+        (arguments.draw == 1, "--draw must be 0, or 2 to 1000"),
     ]
     for refused, message in refusals:
         if refused:
@@ -133,14 +131,6 @@ def _check(arguments: argparse.Namespace) -> None:
             require_writable(option, file, filter(None, inputs))
     if arguments.output and arguments.output == arguments.report:
         raise UsageError("--output and --report are one file; name two")
-
-
-def _draw_refusals(arguments: argparse.Namespace) -> list[tuple[bool, str]]:
-    given = arguments.draw is not None or arguments.seed is not None
-    return [
-        (given and bool(arguments.pool or arguments.corpus), "--draw and --seed go with --data alone"),
-        (arguments.draw == 1, "--draw must be 0, or 2 to 1000"),
-    ]
 
 
 def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:

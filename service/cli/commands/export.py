@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.model.errors import RankingError
+from polyrank.service.cli.arguments import wrong_usage
 from polyrank.service.cli.output import UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
@@ -55,11 +56,9 @@ def _check(arguments: argparse.Namespace) -> None:
     name = arguments.checkpoint
     if not is_checkpoint(name):
         raise UsageError(f"{name} is no checkpoint directory; export what `polyrank train` wrote")
-    try:
+    with wrong_usage():
         require_exportable(name)
         require_free(arguments.output)
-    except InvalidInput as error:
-        raise UsageError(f"{error}") from error
 
 
 def _left_out(config: "ModelConfig") -> list[str]:

@@ -13,7 +13,7 @@ from polyrank.service.cli.output import Progress, UsageError, add_json_option, p
 from polyrank.service.cli.parsing import ANY_SEED, SHARE, Within
 
 if TYPE_CHECKING:
-    from polyrank.model.evaluation.mining import MiningRules, Tally
+    from polyrank.model.evaluation.mining import Tally
     from polyrank.model.text.conversations import Positives
     from polyrank.model.text.dialogues import Dialogue, Report
 
@@ -57,10 +57,18 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Mine, and say what was found and what was left out."""
-    _check_usage(arguments)
+    if arguments.skip >= arguments.depth:
+        raise UsageError("--skip must be less than --depth, or no text is left")
+    if arguments.check_margin is not None and arguments.check is None:
+        raise UsageError("--check-margin needs --check")
+    require_writable("--output", arguments.output, (arguments.data, *arguments.pool))
     tally = _mine(arguments)
     seconds = seconds_of(arguments)
-    _print_summary(tally, seconds)
+    reasons = ", ".join(f"{reason} {count}" for reason, count in tally.filtered.items())
+    found = f"{tally.negatives} negatives for {tally.examples} examples in {seconds:.0f} s"
+    print(f"{found}; left out: {reasons}", file=sys.stderr)
+    if tally.without:
+        print(f"{tally.without} examples have none; a larger --depth leaves more", file=sys.stderr)
     facts = {
         "model": arguments.model,
         "output": str(arguments.output),
@@ -72,14 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
     }
     print_result(arguments, facts)
     return 0
-
-
-def _check_usage(arguments: argparse.Namespace) -> None:
-    if arguments.skip >= arguments.depth:
-        raise UsageError("--skip must be less than --depth, or no text is left")
-    if arguments.check_margin is not None and arguments.check is None:
-        raise UsageError("--check-margin needs --check")
-    require_writable("--output", arguments.output, (arguments.data, *arguments.pool))
 
 
 def _mine(arguments: argparse.Namespace) -> "Tally":
@@ -95,13 +95,22 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
             with of_flag("--check "):
                 require_pair_scorer(arguments.check)
         positives = _read_positives(arguments.data, arguments.max_rejected)
-        from polyrank.model.evaluation.mining import Miner, TextPool
+        from polyrank.model.evaluation.mining import Miner, MiningRules, TextPool
 
         ranker = loaded(load_retriever, arguments.model)
         check = loaded(load_cross, arguments.check, before="--check ") if arguments.check is not None else None
         with Progress("texts") as progress:
             pool = TextPool.encode(ranker, (candidate.text for candidate in candidates), progress)
-        miner = Miner(ranker, pool, positives, _rules(arguments), check)
+        rules = MiningRules(
+            depth=arguments.depth,
+            skip=arguments.skip,
+            margin=arguments.margin,
+            check_margin=arguments.check_margin or 0.0,
+            negatives=arguments.negatives,
+            sample=arguments.sample,
+            seed=arguments.seed,
+        )
+        miner = Miner(ranker, pool, positives, rules, check)
         with Progress("examples") as progress:
             progress("mine", 0, len(positives))
             for done, dialogue in enumerate(miner.mine(_good_lines(arguments.data, Report())), 1):
@@ -134,28 +143,6 @@ def _good_lines(data: Path, report: "Report") -> Iterator["Dialogue"]:
             raise InvalidInput(f"{data}:{number}: its label is a class; mine for examples of right replies")
         report.kept += 1
         yield line
-
-
-def _rules(arguments: argparse.Namespace) -> "MiningRules":
-    from polyrank.model.evaluation.mining import MiningRules
-
-    return MiningRules(
-        depth=arguments.depth,
-        skip=arguments.skip,
-        margin=arguments.margin,
-        check_margin=arguments.check_margin or 0.0,
-        negatives=arguments.negatives,
-        sample=arguments.sample,
-        seed=arguments.seed,
-    )
-
-
-def _print_summary(tally: "Tally", seconds: float) -> None:
-    reasons = ", ".join(f"{reason} {count}" for reason, count in tally.filtered.items())
-    found = f"{tally.negatives} negatives for {tally.examples} examples in {seconds:.0f} s"
-    print(f"{found}; left out: {reasons}", file=sys.stderr)
-    if tally.without:
-        print(f"{tally.without} examples have none; a larger --depth leaves more", file=sys.stderr)
 
 
 def _margin(text: str) -> float | None:

@@ -93,10 +93,7 @@ def require_able(architecture: str) -> None:
 def in_lines(proof: "QuantisationConfig") -> list[str]:
     """Say what int8 changes, in lines."""
     lines = [f"int8 beside float32, over {proof.lists} lists of {proof.conversations} conversations:"]
-    for name, value, change in (
-        ("R@1", proof.recall_at_1, proof.recall_change),
-        ("MRR", proof.mrr, proof.mrr_change),
-    ):
+    for name, value, change in (("R@1", proof.recall_at_1, proof.recall_change), ("MRR", proof.mrr, proof.mrr_change)):
         mean, low, high = (100 * each for each in change)
         lines.append(f"{name} {value:.4f}, changed by {mean:+.2f} points [{low:+.2f}, {high:+.2f}]")
     lines.append(", ".join(f"{name} {value:.4f}" for name, value in proof.nearness.items()))

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.model.inference.runners import Runner
 from polyrank.model.options import Bounds
 from polyrank.service import BACKEND, PRECISION
 from polyrank.service.cli.arguments import (
@@ -29,7 +28,6 @@ from polyrank.service.observe.logs import harmless
 if TYPE_CHECKING:
     from polyrank.index_builder.generation.generation import Generation
     from polyrank.index_builder.store.generation_store import GenerationStore
-    from polyrank.model.inference.disk_cache import DiskCache
     from polyrank.service.api.requests import RankIn
     from polyrank.service.client.calls import RankOptions
 
@@ -102,7 +100,7 @@ def _asked(arguments: argparse.Namespace) -> "RankOptions":
 def print_results(answer: dict[str, Any]) -> None:
     """Print an answer's replies, best first; where the cross-encoder has read some, with each part of the score."""
     results = answer["results"]
-    parts = [name for name in ("cross", "late", "lexical") if any(name in result["scores"] for result in results)]
+    parts = [name for name in ("cross", "vector", "lexical") if any(name in result["scores"] for result in results)]
     if "cross" in parts:
         print("   " + "".join(f"{name:>10}" for name in parts))
     for result in results:
@@ -166,14 +164,11 @@ def _lines(tokens: Sequence[dict[str, Any]], candidate: dict[str, Any], alone: b
         terms = [(each["word"] or each["feature"], each["value"]) for each in candidate["words"]["terms"]]
         yield "words", _strip(terms)
     if candidate["cross"] is not None:
-        drops = [(_unit(unit), unit["drop"]) for unit in candidate["cross"]["units"]]
+        drops = [
+            (f"fact {unit['persona'] + 1}" if unit["turn"] is None else f"turn {unit['turn'] + 1}", unit["drop"])
+            for unit in candidate["cross"]["units"]
+        ]
         yield "reranker", _strip(drops)
-
-
-def _unit(unit: dict[str, Any]) -> str:
-    if unit["turn"] is None:
-        return f"fact {unit['persona'] + 1}"
-    return f"turn {unit['turn'] + 1}"
 
 
 def _summed(tokens: Sequence[dict[str, Any]], numbers: Sequence[float]) -> list[tuple[str, float]]:
@@ -202,11 +197,7 @@ def _signed(number: float) -> str:
 
 
 def from_store(
-    root: Path,
-    turns: list[str],
-    asked: "RankOptions",
-    reranker: str | None = None,
-    explain: bool = False,
+    root: Path, turns: list[str], asked: "RankOptions", reranker: str | None = None, explain: bool = False
 ) -> dict[str, Any]:
     """Rank over a store's active generation in this process; returns what the service answers, without timings.
 
@@ -268,7 +259,10 @@ def _ranked(
     settings = Settings(store={"": store.root})
     request = to_request(body, settings)
     disk = disk_cache.configured(os.environ)
-    runs = ("cpu", *_runner(disk), disk)
+    # As a server would choose, because compiling and measuring are kept. Without a cache the reference, which needs
+    # neither: one request would not repay them.
+    runner = chosen_runner() if disk else reference_runner(os.environ.get(BACKEND), os.environ.get(PRECISION))
+    runs = ("cpu", *runner, disk)
 
     def warm_up(ranker: LateScorer) -> None:  # else compiling would count as the request's time
         ranker.represent_context_batch([finish(ranker.context_steps(request.conversation))[0]])
@@ -296,11 +290,3 @@ def _ranked(
         return asyncio.run(answer())
     finally:
         runtime.close()
-
-
-def _runner(disk: "DiskCache | None") -> Runner:
-    """Return what is to run the models: what a server would choose, because compiling and measuring are kept.
-
-    Without a cache the reference, which needs neither: one request would not repay them.
-    """
-    return chosen_runner() if disk else reference_runner(os.environ.get(BACKEND), os.environ.get(PRECISION))

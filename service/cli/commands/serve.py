@@ -139,20 +139,16 @@ def _list_keys(arguments: argparse.Namespace) -> int:
 
     held = keys.read(arguments.file)
     facts = [key.model_dump(mode="json", exclude={"sha256"}, exclude_none=True) for key in held]
-    lines = [f"{key.name}  {', '.join(key.scopes)}{_rate(key)}{_pools(key)}" for key in held]
+    lines = [f"{key.name}  {', '.join(key.scopes)}{_limits(key)}" for key in held]
     emptiness = f"{arguments.file} holds no key: nobody can call a server with it"
     print_result(arguments, {"keys": facts}, *(lines or [emptiness]))
     return 0
 
 
-def _rate(key: "Key") -> str:
-    if key.rate_per_s is None:
-        return ""
-    return f"  {key.rate_per_s:g} a second" + (f", {key.burst} at once" if key.burst else "")
-
-
-def _pools(key: "Key") -> str:
-    return "" if key.pools is None else f"  for {', '.join(key.pools)}"
+def _limits(key: "Key") -> str:
+    rate = "" if key.rate_per_s is None else f"  {key.rate_per_s:g} a second"
+    burst = f", {key.burst} at once" if key.burst else ""  # of a rate
+    return rate + burst + ("" if key.pools is None else f"  for {', '.join(key.pools)}")
 
 
 def _remove_key(arguments: argparse.Namespace) -> int:

@@ -20,7 +20,6 @@ from polyrank.service.cli.parsing import Within
 from polyrank.service.cli.waiting import add_wait_option, loading, require_server
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.generation.manifest import Manifest
     from polyrank.index_builder.store.archive import Backup
     from polyrank.index_builder.store.generation_store import GenerationStore
 
@@ -113,6 +112,16 @@ def _row(store: "GenerationStore", generation: str, current: str | None, trial: 
         count, revision = store.updated(generation)
     except GenerationError as error:
         return {**row, "error": str(error)}
+    parts = [
+        {
+            "slots": part.name,
+            "count": part.count,
+            "index": part.index.kind,
+            "recall": part.recall,
+            "bytes": sum(entry.bytes for entry in manifest.of_part(number).files.values()),
+        }
+        for number, part in enumerate(manifest.parts)
+    ]
     return {
         **row,
         "count": count,
@@ -124,32 +133,17 @@ def _row(store: "GenerationStore", generation: str, current: str | None, trial: 
         "recall": manifest.recall,
         "model": manifest.model.name,
         "fingerprint": manifest.model.fingerprint,
-        **({"parts": _parts(manifest)} if len(manifest.parts) > 1 else {}),
+        **({"parts": parts} if len(parts) > 1 else {}),
     }
-
-
-def _parts(manifest: "Manifest") -> list[dict[str, Any]]:
-    return [
-        {
-            "slots": part.name,
-            "count": part.count,
-            "index": part.index.kind,
-            "recall": part.recall,
-            "bytes": sum(entry.bytes for entry in manifest.of_part(number).files.values()),
-        }
-        for number, part in enumerate(manifest.parts)
-    ]
 
 
 def _line(row: dict[str, Any]) -> str:
     mark = "*" if row["active"] else "t" if row["trial"] else " "
     if "error" in row:
         return f"{mark} {row['id']}  refused: {row['error']}"
-    recall = row["recall"]
-    measured = ""
+    index, recall = row["index"], row["recall"]
     if recall["count"]:
-        measured = f" (recall@10 of {recall['of']} {recall['recall@10']:.3f}, probes: {recall['probes']})"
-    index = f"{row['index']}{measured}"
+        index += f" (recall@10 of {recall['of']} {recall['recall@10']:.3f}, probes: {recall['probes']})"
     updated = "" if row["count"] == row["built"] else f" ({row['built']} built)"
     parts = [f"    {part['slots']}  {part['count']} candidates, {part['index']}" for part in row.get("parts", ())]
     cut = f" in {len(parts)} parts" if parts else ""
@@ -175,9 +169,8 @@ def _verify(store: "GenerationStore", arguments: argparse.Namespace) -> int:
         rows = [_row(store, generation, current, _on_trial(store)) for generation in wanted]
         _write_report(arguments.report, store, rows, states)
     lines = [f"{generation}  {bad.get(generation, 'ok')}" for generation in wanted] or [_emptiness(arguments)]
-    print_result(
-        arguments, {"verified": [generation for generation in wanted if generation not in bad], "refused": bad}, *lines
-    )
+    verified = [generation for generation in wanted if generation not in bad]
+    print_result(arguments, {"verified": verified, "refused": bad}, *lines)
     return 1 if bad else 0
 
 
@@ -190,11 +183,8 @@ def _write_report(path: Path, store: "GenerationStore", rows: list[dict[str, Any
 def _activate(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     require_server(arguments)
     store.activate(arguments.generation, encoded_by(store.model_directory(arguments.generation)))
-    print_result(
-        arguments,
-        {"current": arguments.generation},
-        f"{arguments.generation} is active{loading(arguments, arguments.generation)}",
-    )
+    line = f"{arguments.generation} is active{loading(arguments, arguments.generation)}"
+    print_result(arguments, {"current": arguments.generation}, line)
     return 0
 
 

@@ -12,25 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.model.errors import InvalidInput
 from polyrank.model.options import Option, options_of
 from polyrank.model.registry import ARCHITECTURES, in_words, listed, trainable
-from polyrank.model.training.config import (
-    MODEL_FIELDS,
-    SCORE_FIELDS,
-    STATE_FILE,
-    Data,
-    PretrainConfig,
-    TrainConfig,
-)
+from polyrank.model.training.config import MODEL_FIELDS, SCORE_FIELDS, STATE_FILE, Data, PretrainConfig, TrainConfig
 from polyrank.model.training.recipes import PRETRAINING, RECIPES
-from polyrank.service.cli.arguments import loaded, of_flag, require_writable
+from polyrank.service.cli.arguments import loaded, of_flag, require_writable, wrong_usage
 from polyrank.service.cli.commands.quantise import LISTS, examples_of, in_lines, quantised, require_able
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import add_options_of, given
 
 if TYPE_CHECKING:
-    from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
+    from polyrank.model.config import LexicalConfig
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.networks import Ranker
     from polyrank.model.text.dialogues import Report
@@ -62,20 +54,16 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="send it to the Hugging Face hub, as private")
     parser.add_argument("--public", action="store_true", help="with --push-to-hub: everybody may read it")
     add_json_option(parser)
-    _add_data(parser.add_argument_group("data").add_argument)
+    add = parser.add_argument_group("data").add_argument
+    add("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
+    add_options_of(add, options_of(Data))
+    add("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
     _add_settings(parser)
     _add_evidence(parser.add_argument_group("evidence of words"))
     parser.set_defaults(run=run)
 
 
-def _add_data(add: Any) -> None:
-    add("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
-    add_options_of(add, options_of(Data))
-    add("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
-
-
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the settings of a run, as their fields describe them, in groups."""
     titles = {
         "recipe": "recipe (the defaults are ours)",
         "memory": "memory and speed",
@@ -143,11 +131,20 @@ def _finish(
     model: "Ranker | Classifier",
 ) -> None:
     """Measure, describe, quantise and send a finished checkpoint, as the arguments say; fill `result` and `lines`."""
+    from polyrank.model.checkpoint.card import CARD_FILE, checkpoint_card
+    from polyrank.model.durable import write_atomically
+
     config = model.config
     if config.evidence is not None and not arguments.only_calibration:
         _say_evidence(progress, config.training["evidence"]["recall_at_1"], config.evidence)
     if config.calibration is not None:
-        _say_calibration(progress, config.training["calibration"], config.calibration)
+        fitted, told = config.calibration, config.training["calibration"]
+        progress.say(
+            f"relevance: sigmoid({fitted.slope:.4g} * score {fitted.intercept:+.4g}), "
+            f"if {fitted.prior:g} of the texts are right; "
+            f"at 0.5 or above are {told['right_above_half']:.3f} of the right replies and "
+            f"{told['wrong_above_half']:.4f} of the wrong ones, over {told['lists']} lists"
+        )
     figures = None
     if arguments.valid:
         from polyrank.service.cli.commands.evaluate import measure
@@ -156,7 +153,10 @@ def _finish(
         measured = measure(str(arguments.output), arguments.valid, progress)
         figures = measured.as_object()
         lines.append(measured.as_text())
-    _write_card(arguments.output, config, arguments.valid, figures)
+    card = None if figures is None else {**figures, "data": arguments.valid.name}
+    write_atomically(
+        arguments.output / CARD_FILE, checkpoint_card(config, arguments.output.resolve().name, card).encode()
+    )
     result |= {"output": str(arguments.output), "fingerprint": model.fingerprint, **config.training}
     result |= {} if figures is None else {"valid": figures}
     if arguments.quantise:
@@ -173,15 +173,6 @@ def _finish(
         progress("sending", 0, None)
         result["hub"] = push(arguments.output, arguments.push_to_hub, arguments.public)
         lines.append(f"sent to {result['hub']}")
-
-
-def _write_card(output: Path, config: "ModelConfig", valid: Path | None, figures: Mapping[str, Any] | None) -> None:
-    """Write the model card, with the figures on --valid if there are any."""
-    from polyrank.model.checkpoint.card import CARD_FILE, checkpoint_card
-    from polyrank.model.durable import write_atomically
-
-    told = None if valid is None or figures is None else {**figures, "data": valid.name}
-    write_atomically(output / CARD_FILE, checkpoint_card(config, output.resolve().name, told).encode())
 
 
 def _trained(arguments: argparse.Namespace, progress: Progress, then: "Then") -> None:
@@ -223,18 +214,7 @@ def _only_fitted(arguments: argparse.Namespace, progress: Progress, then: "Then"
     )
 
 
-def _say_calibration(progress: Progress, figures: Mapping[str, float], calibration: "CalibrationConfig") -> None:
-    """Say what a threshold does, on standard error."""
-    progress.say(
-        f"relevance: sigmoid({calibration.slope:.4g} * score {calibration.intercept:+.4g}), "
-        f"if {calibration.prior:g} of the texts are right; "
-        f"at 0.5 or above are {figures['right_above_half']:.3f} of the right replies and "
-        f"{figures['wrong_above_half']:.4f} of the wrong ones, over {figures['lists']} lists"
-    )
-
-
 def _say_evidence(progress: Progress, figures: Mapping[str, Mapping[str, float]], evidence: "LexicalConfig") -> None:
-    """Say what each feature adds, on standard error."""
     weights = {f"without {name}": weight for name, weight in evidence.weights.items()}
     progress.say("R@1 over held-out lists; the second figure with an earlier turn of the conversation in each:")
     for name, figure in figures.items():
@@ -244,10 +224,8 @@ def _say_evidence(progress: Progress, figures: Mapping[str, Mapping[str, float]]
 
 def _config(arguments: argparse.Namespace) -> TrainConfig:
     options = given(arguments, (option for option, _ in TrainConfig.options().values()))
-    try:
+    with wrong_usage():
         return TrainConfig.of(architecture=arguments.architecture, base=arguments.base, **options)
-    except InvalidInput as error:
-        raise UsageError(f"{error}") from error
 
 
 def _check(arguments: argparse.Namespace, progress: Progress) -> None:
@@ -261,12 +239,19 @@ def _check(arguments: argparse.Namespace, progress: Progress) -> None:
     _data(arguments, arguments.train)
     if not _only_fits(arguments):
         _config(arguments)
-    _check_report(arguments)
+    if arguments.report is not None:
+        if _only_fits(arguments):
+            curves = "--report shows the curves of a training"
+            raise UsageError(f"{curves}; leave out --only-evidence and --only-calibration")
+        require_writable("--report", arguments.report, filter(None, (*arguments.train, arguments.valid)))
     if arguments.seen and not _only_fits(arguments):
         raise UsageError("--seen goes with --only-evidence or --only-calibration")
     if arguments.valid:
         progress(f"reading {arguments.valid.name}", 0, None)
-        _require_examples(arguments.valid, arguments.task)
+        from polyrank.service.cli.examples import classed_examples, listed_examples
+
+        with wrong_usage("--valid: "):  # a file over which nothing can be measured
+            _ = (classed_examples if arguments.task == "classify" else listed_examples)(arguments.valid, None)
     _check_models(arguments, progress)
     for file in arguments.train:
         read_dialogues(file)
@@ -302,14 +287,6 @@ def _check_quantise(arguments: argparse.Namespace) -> None:
         raise UsageError("--quantise goes with models that rank")
     require_able(architecture_of(arguments.base) if _only_fits(arguments) else arguments.architecture)
     examples_of(arguments.quantise, LISTS, arguments.seed or 0)  # too few are told before training
-
-
-def _check_report(arguments: argparse.Namespace) -> None:
-    if arguments.report is None:
-        return
-    if _only_fits(arguments):
-        raise UsageError("--report shows the curves of a training; leave out --only-evidence and --only-calibration")
-    require_writable("--report", arguments.report, filter(None, (*arguments.train, arguments.valid)))
 
 
 def _check_hub(arguments: argparse.Namespace) -> None:
@@ -352,16 +329,6 @@ def _check_architecture(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--architecture {why}; fit its words by --only-evidence --base {wanted}")
 
 
-def _require_examples(valid: Path, task: str | None) -> None:
-    """Refuse a file over which nothing can be measured."""
-    from polyrank.service.cli.examples import classed_examples, listed_examples
-
-    try:
-        _ = classed_examples(valid, None) if task == "classify" else listed_examples(valid, None)
-    except InvalidInput as error:
-        raise UsageError(f"--valid: {error}") from error
-
-
 def _add_pretrain(commands: Any) -> None:
     parser = commands.add_parser("pretrain", help="teach a base model conversations", description=_DESCRIPTION)
     add = parser.add_argument
@@ -381,48 +348,38 @@ def _pretrain_options() -> list[Option]:
 
 
 def _pretrain(arguments: argparse.Namespace) -> int:
-    """Pre-train, and say where the base model is."""
+    from polyrank.model.checkpoint.lookup import architecture_of, require_network
+    from polyrank.model.text.dialogues import read_dialogues
+
     with _interrupts_told(arguments.output), _progress() as progress:
         _need_packages()
-        _check_pretrain(arguments)
-        told = _pretrained(arguments, progress)
+        # Files and models that are none are refused before torch is imported.
+        architecture_of(arguments.base)
+        require_network(arguments.base)
+        data = _data(arguments, arguments.data)
+        for file in data.paths:
+            read_dialogues(file)
+        with wrong_usage():
+            config = PretrainConfig.with_recipe(base=arguments.base, **given(arguments, _pretrain_options()))
+        progress(_LIBRARIES, 0, None)
+        from polyrank.model.training.pretraining import pretrain
+
+        shown = _Shown(progress)
+        told = pretrain(
+            config,
+            data,
+            arguments.output,
+            resume=arguments.resume,
+            on_survey=partial(_say_survey, progress),
+            watch=shown.watch,
+            on_progress=shown,
+        )
     if told is None:  # the main process reports
         return 0
     result = {"output": str(arguments.output), **told, "seconds": round(seconds_of(arguments))}
     did = f"pre-trained {told['steps']} steps in {result['seconds']} s; give it to `polyrank train --base`"
     print_result(arguments, result, f"{arguments.output}: {did}")
     return 0
-
-
-def _pretrained(arguments: argparse.Namespace, progress: Progress) -> dict[str, Any] | None:
-    try:
-        config = PretrainConfig.with_recipe(base=arguments.base, **given(arguments, _pretrain_options()))
-    except InvalidInput as error:
-        raise UsageError(f"{error}") from error
-    progress(_LIBRARIES, 0, None)
-    from polyrank.model.training.pretraining import pretrain
-
-    shown = _Shown(progress)
-    return pretrain(
-        config,
-        _data(arguments, arguments.data),
-        arguments.output,
-        resume=arguments.resume,
-        on_survey=partial(_say_survey, progress),
-        watch=shown.watch,
-        on_progress=shown,
-    )
-
-
-def _check_pretrain(arguments: argparse.Namespace) -> None:
-    """Refuse files and models that are none before torch is imported."""
-    from polyrank.model.checkpoint.lookup import architecture_of, require_network
-    from polyrank.model.text.dialogues import read_dialogues
-
-    architecture_of(arguments.base)
-    require_network(arguments.base)
-    for file in _data(arguments, arguments.data).paths:
-        read_dialogues(file)
 
 
 def _need_packages() -> None:
@@ -434,14 +391,11 @@ def _need_packages() -> None:
 
 def _data(arguments: argparse.Namespace, files: Sequence[Path]) -> Data:
     """Make of the options what says how files are read; raises UsageError."""
-    try:
+    with wrong_usage():
         return Data(files, **given(arguments, options_of(Data)))
-    except InvalidInput as error:
-        raise UsageError(f"{error}") from error
 
 
 def _say_survey(progress: Progress, path: Path, report: "Report") -> None:
-    """Say on standard error what a file holds."""
     progress.say(f"{path}: {report}")
 
 
@@ -455,7 +409,6 @@ class _Shown:
         self._values = ""  # of the latest step
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
-        """Show how far a stage is."""
         if stage == "train":
             self._steps = done, total or 0
         elif stage != "looking":
@@ -466,7 +419,6 @@ class _Shown:
             self._train(self._values if stage == "train" else f"{stage}: {done} of {total} examples")
 
     def watch(self, event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
-        """Show a step or a look that was made."""
         values = "  ".join(f"{name} {value:.4f}" for name, value in figures.items() if name != "seconds_left")
         if event == "look":
             self._progress.say(f"look {step} of {steps}: {values}")

@@ -149,11 +149,6 @@ class DetailErrorOut(Out):
     detail: str
 
 
-def voyage_error(problem: ProblemAnswer) -> DetailErrorOut:
-    """Put a problem in Voyage's form."""
-    return DetailErrorOut(detail=problem.detail)
-
-
 EmbeddingType = Literal["float", "base64", "binary", "ubinary"]
 InputType = Literal["search_query", "search_document"]
 Vectors = list[list[float]]

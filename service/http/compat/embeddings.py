@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
-from polyrank.model.text.tokenizer import Token
 from polyrank.service.errors import ModelNotServed, NoTexts
 from polyrank.service.http.compat import cohere, openai, served_models, tei
 from polyrank.service.http.compat.lenient import Cutting, are_queries, check_limit
@@ -140,12 +139,13 @@ async def tokenize(request: Request) -> Response:
 
 def _tokens(ranker: LateScorer, wrapped: bool, text: str) -> bytes:
     [pieces] = ranker.pieces([text], wrapped)
-    return orjson.dumps([_token(piece) for piece in pieces])
-
-
-def _token(piece: Token) -> dict[str, Any]:
-    start, stop = piece.span or (None, None)
-    return {"id": piece.id, "text": piece.text, "special": piece.span is None, "start": start, "stop": stop}
+    told = ((piece, piece.span or (None, None)) for piece in pieces)
+    return orjson.dumps(
+        [
+            {"id": each.id, "text": each.text, "special": each.span is None, "start": start, "stop": stop}
+            for each, (start, stop) in told
+        ]
+    )
 
 
 @router.get("/v1/models", **_MODELS)
@@ -226,12 +226,8 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 async def _answer(request: Request, answer: Callable[[], Any], made: Embeddings, serving: Serving) -> Response:
     request.state.account = Account(serving.generation.id, seconds=made.seconds)
     facts = served_models.headers_of(request, made.seconds, made.cut, serving.ranker.fingerprint, serving.generation.id)
-    body = await bodies.beside(request, partial(_rendered, answer), made.made.first.size // 16)
+    body = await bodies.beside(request, lambda: orjson.dumps(answer(), _in_rows), made.made.first.size // 16)
     return Response(body, headers=facts, media_type="application/json")
-
-
-def _rendered(answer: Callable[[], Any]) -> bytes:
-    return orjson.dumps(answer(), _in_rows)
 
 
 def _in_rows(array: NDArray[Any]) -> list[NDArray[Any]] | orjson.Fragment:

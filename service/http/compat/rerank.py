@@ -56,7 +56,7 @@ OF_DIALECT: Final[dict[Dialect, Form]] = {
     "cohere": cohere.error,
     "jina": cohere.error,
     "infinity": openai.error,
-    "voyage": cohere.voyage_error,
+    "voyage": lambda problem: cohere.DetailErrorOut(detail=problem.detail),
 }
 
 
@@ -169,19 +169,15 @@ async def _score(held: Resources, served: ServedModel, query: str, texts: Sequen
         line = line_of(served.scorer, counts_words=words is not None)
         scored = _Scored(read.scores, read.tokens, read.truncation, read.seconds, line=line)
     else:
-        todo = RankRequest(
-            conversation=conversation,
-            candidates=tuple(Given(None, text) for text in texts),
-            top_k=len(texts),
-        )
+        given = tuple(Given(None, text) for text in texts)
+        todo = RankRequest(conversation=conversation, candidates=given, top_k=len(texts))
         ranked = await held.engine.rank(served.serving, todo, journey)
         scores = np.empty(len(texts), np.float32)
         for place in ranked.places:
             assert place.index is not None, "every candidate was sent"
             scores[place.index] = place.score
-        scored = _Scored(
-            scores, ranked.tokens, ranked.truncation, ranked.seconds, ranked.degraded, line_of(served.scorer)
-        )
+        line = line_of(served.scorer)
+        scored = _Scored(scores, ranked.tokens, ranked.truncation, ranked.seconds, ranked.degraded, line)
     if not np.isfinite(scored.scores).all():
         raise InferenceFailed("a score is not finite")
     return scored

@@ -25,10 +25,6 @@ class ServedModel:
     scorer: LateScorer | PairScorer
     serving: parts.Serving | None = None
 
-    def is_named(self, name: str) -> bool:
-        """Whether a client means this model: by a name, the last part of that of a hub, or the fingerprint."""
-        return name in (self.name, self.own_name, self.own_name.rpartition("/")[2], self.scorer.fingerprint)
-
 
 def every(held: Resources) -> list[ServedModel]:
     """Return all models that are loaded, the one that reranks first."""
@@ -59,8 +55,8 @@ def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[Se
 def _named(held: Resources, served: list[ServedModel], name: str | None, strict: bool | None) -> ServedModel:
     if name is None:
         return served[0]
-    for model in served:
-        if model.is_named(name):
+    for model in served:  # its own name may be that on a hub, of which clients may leave out the owner
+        if name in (model.name, model.own_name, model.own_name.rpartition("/")[2], model.scorer.fingerprint):
             return model
     if held.settings.strict_model if strict is None else strict:
         raise ModelNotServed(name, [model.name for model in served])

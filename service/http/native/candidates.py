@@ -136,14 +136,12 @@ def _position(after: str, serving: Serving) -> tuple[int, int]:
         ListOutdated: the page before was of another generation.
     """
     generation, *numbers = after.split(".")
-    if len(numbers) != 2 or not generation or not all(map(_NUMBER.fullmatch, numbers)):
-        raise BodyInvalid([("query.after", "take it from `next` of the page before; leave it out to begin")])
-    if generation != serving.generation.id:
+    is_one = len(numbers) == 2 and generation and all(map(_NUMBER.fullmatch, numbers))
+    if is_one and generation != serving.generation.id:
         raise ListOutdated(generation, serving.generation.id)
-    part, row = map(int, numbers)
-    if part >= len(serving.parts):
+    if not is_one or int(numbers[0]) >= len(serving.parts):
         raise BodyInvalid([("query.after", "take it from `next` of the page before; leave it out to begin")])
-    return part, row
+    return int(numbers[0]), int(numbers[1])
 
 
 def _fields(candidate: Candidate) -> dict[str, Any]:

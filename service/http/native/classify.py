@@ -7,7 +7,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.classifier import Classifier
 from polyrank.service.api.answers import ClassedOut, ClassifyOut, ModelOut, TimingsOut, TruncatedOut
 from polyrank.service.api.requests import ClassifyIn
 from polyrank.service.errors import NotConfigured
@@ -16,7 +15,6 @@ from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, READS, fails, takes
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import unranked
-from polyrank.service.ranking.unranked import Classes
 from polyrank.service.resources import resources
 
 router = APIRouter(tags=["classify"], dependencies=[RANK])
@@ -45,12 +43,7 @@ async def classify(request: Request) -> ClassifyOut:
     doing = unranked.classify(held.runtime, conversation, body.texts, journey)
     told = await bodies.while_connected(request, doing)
     request.state.account = Account(None, [], told.seconds)
-    told = told._replace(truncation=with_unread(told.truncation, body, conversation))
-    return _answer(request, classifier, told)
-
-
-def _answer(request: Request, classifier: Classifier, told: Classes) -> ClassifyOut:
-    network, cut = classifier.network, told.truncation
+    cut = with_unread(told.truncation, body, conversation)
     spent = {**told.seconds, "total": time.monotonic() - request.state.arrived}
     best = np.argmax(told.probabilities, axis=1).tolist()
     return ClassifyOut(
@@ -58,7 +51,9 @@ def _answer(request: Request, classifier: Classifier, told: Classes) -> Classify
             ClassedOut(label=classifier.labels[at], probability=float(row[at]), probabilities=classifier.by_label(row))
             for at, row in zip(best, told.probabilities, strict=True)
         ],
-        model=ModelOut(name=classifier.name, architecture=network.architecture, fingerprint=classifier.fingerprint),
+        model=ModelOut(
+            name=classifier.name, architecture=classifier.network.architecture, fingerprint=classifier.fingerprint
+        ),
         truncated=TruncatedOut(turns=cut.turns, tokens=cut.tokens, candidates=cut.candidates),
         timings_ms=TimingsOut(**{stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}),
         request_id=request.state.request_id,

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from polyrank.model.explanation import CodeContributions, relative
 from polyrank.model.lexical.score import Term
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.api.answers import ExplainOut
 from polyrank.service.api.requests import ExplainIn
 from polyrank.service.errors import GenerationMismatch, NotConfigured, NoTrial, ShardsMissing, UnknownCandidates
@@ -95,7 +94,16 @@ def answer_of(serving: Serving, explained: Explained, asked: ExplainIn, read: Co
     against = _relatives(explained, asked.rival())
     return {
         "context": {
-            "tokens": [_token(token, placed) for token in explained.tokens],
+            "tokens": [
+                {
+                    "text": token.text,
+                    "turn": token.turn,
+                    "persona": token.persona,
+                    **placed(token.turn, token.start, token.end),
+                    "word": token.word,
+                }
+                for token in explained.tokens
+            ],
             "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
         },
         "candidates": [
@@ -164,7 +172,11 @@ def _candidate(
         "relative": None if beside is None else beside,
         **_codes(explanation.codes, weight, words, asked.codes),
         "reply_tokens": None if pairs is None else pairs.sum(axis=0),
-        "reply": {"tokens": [_reply_token(token) for token in each.reply]},
+        "reply": {
+            "tokens": [
+                {"text": token.text, "start": token.start, "end": token.end, "word": token.word} for token in each.reply
+            ]
+        },
         "pairs": pairs.astype(np.float32) if asked.pairs and pairs is not None else None,
         "occlusion": None if each.occlusion is None else [_number(n) for n in (weight * each.occlusion).tolist()],
         "words": _words(each.terms),
@@ -211,20 +223,6 @@ def _words(terms: Sequence[Term] | None) -> dict[str, Any] | None:
     if terms is None:
         return None
     return {"value": sum(term.value for term in terms), "terms": [term._asdict() for term in terms]}
-
-
-def _token(token: PlacedToken, placed: Placed) -> dict[str, Any]:
-    return {
-        "text": token.text,
-        "turn": token.turn,
-        "persona": token.persona,
-        **placed(token.turn, token.start, token.end),
-        "word": token.word,
-    }
-
-
-def _reply_token(token: PlacedToken) -> dict[str, Any]:
-    return {"text": token.text, "start": token.start, "end": token.end, "word": token.word}
 
 
 def _number(number: float) -> float | None:

@@ -25,7 +25,7 @@ from polyrank.index_builder.errors import (
     StoreBusy,
 )
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.store.pointer import LEASE_SECONDS, Trial
+from polyrank.index_builder.store.pointer import LEASE_SECONDS
 from polyrank.model.errors import InvalidInput
 from polyrank.service.api.generations import IndexOut, JobOut, JobsOut
 from polyrank.service.api.pool_requests import ActivateIn, IndexIn, PoolCandidateIn
@@ -202,7 +202,16 @@ def _generations(held: Resources) -> dict[str, Any]:
         except GenerationCorrupt as error:
             refused.setdefault(generation, error.reason)
     listed = [{"id": generation, "reason": why} for generation, why in sorted(refused.items())]
-    on_trial = trial and lease and {**_active(trial), **_lease(lease), "memory_bytes": held.trials.bytes}
+    on_trial = (
+        trial
+        and lease
+        and {
+            **_active(trial),
+            "share": lease.share,
+            "until": lease.renewed and _time(lease.renewed + LEASE_SECONDS),
+            "memory_bytes": held.trials.bytes,
+        }
+    )
     history = held.store.history()
     return {
         "active": current and _active(current),
@@ -226,10 +235,6 @@ def _active(serving: Serving) -> dict[str, Any]:
         "removed": snapshot.removed,
         "loaded_at": _time(serving.loaded_at),
     }
-
-
-def _lease(trial: Trial) -> dict[str, Any]:
-    return {"share": trial.share, "until": trial.renewed and _time(trial.renewed + LEASE_SECONDS)}
 
 
 def _time(at: float) -> str:

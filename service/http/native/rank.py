@@ -196,9 +196,8 @@ def to_request(body: RankIn, settings: Settings) -> RankRequest:
         InvalidInput: a text is longer than the server allows.
     """
     candidates = None if body.candidates is None else checked_candidates(body.candidates, settings)
-    conversation = checked_conversation(body, settings)
     return RankRequest(
-        conversation=conversation,
+        conversation=checked_conversation(body, settings),
         candidates=candidates,
         top_k=body.top_k,
         retrieve_k=body.retrieve_k,
@@ -231,13 +230,9 @@ def with_unread(cut: Truncation, body: SaidIn, read: Conversation) -> Truncation
 def checked_candidates(sent: Sequence[str | CandidateIn], settings: Settings) -> tuple[Given, ...]:
     """Return the candidates that were sent; errors as `to_request`."""
     bodies.check_count(sent, settings)
-    candidates = tuple(map(_given, sent))
+    candidates = tuple(Given(None, one) if isinstance(one, str) else Given(one.id, one.text) for one in sent)
     bodies.check_lengths("candidates", [given.text for given in candidates if given.text is not None], settings)
     return candidates
-
-
-def _given(sent: str | CandidateIn) -> Given:
-    return Given(None, sent) if isinstance(sent, str) else Given(sent.id, sent.text)
 
 
 def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
@@ -258,7 +253,8 @@ def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn
 
     Callers that may do the same, by their scopes, share answers.
     """
-    if held.results is None or _refuses_caches(request):
+    told = ",".join(request.headers.getlist("cache-control")).lower().split(",")
+    if held.results is None or not {"no-cache", "no-store"}.isdisjoint(map(str.strip, told)):
         return None
     asked = body.model_dump(mode="json", exclude=_NOT_IN_THE_ANSWER)
     # Each back-end rounds in its own way, and so does each precision, and each calibration for int8.
@@ -270,11 +266,6 @@ def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn
     return sha256(orjson.dumps([scopes, of, asked], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _refuses_caches(request: Request) -> bool:
-    directives = ",".join(request.headers.getlist("cache-control")).lower().split(",")
-    return not {"no-cache", "no-store"}.isdisjoint(directive.strip() for directive in directives)
-
-
 def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
     """Render the answer, except for what belongs to this request; a cache may keep it."""
     held.metrics.observe_rank(ranked.seconds, ranked.looked_at, ranked.degraded, ranked.plan)
@@ -284,7 +275,7 @@ def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
         held.metrics.decisions.labels(str(ranked.decision.answer).lower()).inc()
     began = time.perf_counter()
     answer = orjson.dumps(answer_of(serving, ranked))
-    held.metrics.observe_serialize(time.perf_counter() - began)
+    held.metrics.stages["serialize"].observe(time.perf_counter() - began)
     return answer
 
 
@@ -340,7 +331,11 @@ async def rank_batch(request: Request) -> Response:
     bodies.check_count([candidate for body in sent for candidate in body.candidates or ()], held.settings)
     ranking = [partial(_entry, request, held, body, batch.timeout_ms, at) for at, body in enumerate(checked)]
     entries = await bodies.while_connected(request, _together(ranking))
-    request.state.account = _account(entries)
+    accounts = [entry.account for entry in entries]
+    generation = next((account.generation for account in accounts if account.generation), None)
+    degraded = dict.fromkeys(reason for account in accounts for reason in account.degraded)
+    refused = Counter(slug for account in accounts for slug in account.refused)
+    request.state.account = Account(generation, list(degraded), refused=refused)
     parts = (b'{"status":%d,%s}' % (entry.status, entry.rest) for entry in entries)
     own = orjson.dumps({"request_id": request.state.request_id})
     return Response(b'{"answers":[%s],%s' % (b",".join(parts), own[1:]), media_type="application/json")
@@ -404,11 +399,3 @@ def _refused(request: Request, held: Resources, error: RankingError, cause: Exce
     retry_after = problem.headers.get("retry-after")
     more = b"" if retry_after is None else b',"retry_after":%d' % int(retry_after)
     return _Entry(error.status, b'"problem":%s%s' % (bytes(problem.body), more), Account(refused={error.slug: 1}))
-
-
-def _account(entries: Sequence[_Entry]) -> Account:
-    """Return what the log says of all rankings together."""
-    generation = next((entry.account.generation for entry in entries if entry.account.generation), None)
-    degraded = dict.fromkeys(reason for entry in entries for reason in entry.account.degraded)
-    refused = Counter(slug for entry in entries for slug in entry.account.refused)
-    return Account(generation, list(degraded), refused=refused)

@@ -94,13 +94,9 @@ async def by_share(
     instead = await answer(live, journey)
     needed = time.monotonic() - began
     is_slow = at_work is not None and at_work >= max(LEAST_AT_WORK * seconds, TIMES_AS_LONG * needed)
-    canary.count(why, at_work is None or (is_slow and _compare(on_trial, journey)))
+    # Both must have had the same to do: caches know other texts of each, or even the answer.
+    mine, others = on_trial.ticket, journey.ticket
+    is_alike = others is not None and (mine is None or mine.new <= others.new)
+    canary.count(why, at_work is None or (is_slow and is_alike))
     metrics.count_canary("trial", why)
     return instead, Sided("trial", why)
-
-
-def _compare(on_trial: Journey, live: Journey) -> bool:
-    """Whether both generations had the same to do: caches know other texts of each, or even the answer."""
-    if live.ticket is None:
-        return False
-    return on_trial.ticket is None or on_trial.ticket.new <= live.ticket.new

@@ -55,10 +55,7 @@ class Requests:
     """The outermost: names a request; counts, logs and traces its answer; answers if the app raises."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing, in_form: InForm) -> None:
-        self.app = app
-        self.metrics = metrics
-        self.tracing = tracing
-        self.in_form = in_form
+        self.app, self.metrics, self.tracing, self.in_form = app, metrics, tracing, in_form
         self._random = Random()  # asking the system for each id would give the interpreter lock away
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -142,10 +139,7 @@ class BodyBound:
     """
 
     def __init__(self, app: ASGIApp, limit: int, metrics: Metrics, in_form: InForm) -> None:
-        self.app = app
-        self.limit = limit
-        self.metrics = metrics
-        self.in_form = in_form
+        self.app, self.limit, self.metrics, self.in_form = app, limit, metrics, in_form
         self._held, self._most_held = 0, BODIES_HELD * limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -299,7 +293,12 @@ class Pools:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
         if scope["type"] == "http":
-            name = _named(scope) if scope["path"].startswith(_POOLS) else ""
+            name = ""
+            if scope["path"].startswith(_POOLS):
+                name, slash, _ = scope["path"][len(_POOLS) :].partition("/")
+                if name:
+                    scope["root_path"] = f"{_POOLS}{name}"
+                    scope["path"] += "" if slash else "/"
             held = scope["app"].state.pools.get(name)
             POOL.set(name if held else "")  # the log holds nothing else that a path says
             if name and held is None:
@@ -308,15 +307,6 @@ class Pools:
                 return
             scope["state"]["resources"] = held  # None before the lifespan begins
         await self.app(scope, receive, send)
-
-
-def _named(scope: Scope) -> str:
-    """Return the name in a path, and make what goes before the route's path the root."""
-    name, slash, _ = scope["path"][len(_POOLS) :].partition("/")
-    if name:
-        scope["root_path"] = f"{_POOLS}{name}"
-        scope["path"] += "" if slash else "/"
-    return str(name)
 
 
 def base_of(scope: Scope) -> str:

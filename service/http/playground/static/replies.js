@@ -5,7 +5,7 @@ import { call, drawn } from "./api.js";
 import { Bar, Chip, Empty, fixed, html, Loading, plural, Running } from "./parts.js";
 import { Why } from "./why.js";
 
-const PARTS = ["late", "lexical", "cross"];
+const PARTS = ["vector", "lexical", "cross"];
 const STAGES = ["queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"];
 
 // `does`: what is being done while `busy`. `feedback`: as of `useFeedback`.
@@ -31,7 +31,7 @@ export function Replies({ answer, body, busy, does, use, feedback, wantsKey }) {
 					why=${result.id === asked && html`<${Why} key=${answer.request_id} id=${result.id} answer=${answer} body=${body} wantsKey=${wantsKey} />`}
 					askWhy=${() => askWhy(result.id === asked ? null : result.id)} />`)}</ol>
 				<p class="hint">A bar is what a part adds beyond the lowest of these replies. ${scales.lexical
-					? "late and lexical have one scale, so equal lengths are equal amounts." : ""} Scores have no zero.</p>`}
+					? "vector and lexical have one scale, so equal lengths are equal amounts." : ""} Scores have no zero.</p>`}
 		<${Timings} of=${answer.timings_ms} />
 	</div>`;
 }
@@ -61,7 +61,7 @@ function scalesOf(results) {
 		const values = results.map(({ scores }) => scores[part]).filter((value) => value !== undefined);
 		if (values.length) scales[part] = { least: Math.min(...values), range: Math.max(...values) - Math.min(...values) };
 	}
-	const added = [scales.late, scales.lexical].filter(Boolean);
+	const added = [scales.vector, scales.lexical].filter(Boolean);
 	const widest = Math.max(...added.map(({ range }) => range)); // both add to one score
 	for (const scale of added) scale.range = widest;
 	return scales;

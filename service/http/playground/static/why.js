@@ -169,7 +169,7 @@ function Codes({ of: { codes, others, effective_codes: took }, tokens, focus, lo
 		<tbody>${codes.map((each) => html`<tr key=${each.code}>
 			<th scope="row"><button aria-label=${`Code ${each.code}`} aria-pressed=${each.code === focus ? "true" : "false"}
 				onClick=${() => look(each.code)}>${each.code}</button></th>
-			<td><${Bar} kind="late" share=${each.weight / heaviest} />${fixed(each.weight)}</td><td>${fixed(each.score)}</td>
+			<td><${Bar} kind="vector" share=${each.weight / heaviest} />${fixed(each.weight)}</td><td>${fixed(each.score)}</td>
 			<td>${signed(each.contribution)}</td><td>${each.without === null ? "–" : fixed(each.without)}</td>
 			<td><span class="cells" aria-hidden="true">${each.attention.map((share, at) =>
 				html`<i title=${`${tokens[at].text} ${fixed(share, 2)}`} style=${{ opacity: share / Math.max(...each.attention) }} />`)}</span>
