@@ -147,15 +147,12 @@ def test_a_job_says_what_is_to_be_known_of_the_index(builder: Builder, tmp_path:
     assert (record.state, status, said.startswith("recall@10 of PQ1x1 is 0.")) == (SUCCEEDED, 0, True)
 
 
-@pytest.mark.parametrize(
-    ("model_name", "pool", "reason"),
-    [
-        ("no/such/model", "p.jsonl", "no/such/model"),
-        ("cross", "p.jsonl", "is a cross-encoder, which has no candidate embeddings"),
-        ("poly", "missing.jsonl", "missing.jsonl: no such file"),
-        (None, "p.jsonl", "has no active generation whose model could be used; name a model"),
-    ],
-)
+@pytest.mark.parametrize(("model_name", "pool", "reason"), [
+    ("no/such/model", "p.jsonl", "no/such/model"),
+    ("cross", "p.jsonl", "is a cross-encoder, which has no candidate embeddings"),
+    ("poly", "missing.jsonl", "missing.jsonl: no such file"),
+    (None, "p.jsonl", "has no active generation whose model could be used; name a model"),
+])  # fmt: skip
 def test_a_job_that_cannot_be_done_fails_in_one_line(
     builder: Builder, tmp_path: Path, checkpoints: Path, model_name: str | None, pool: str, reason: str
 ) -> None:

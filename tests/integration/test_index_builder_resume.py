@@ -292,16 +292,12 @@ def quantised_again() -> HashEncoder:
     return encoder
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"encoder": HashEncoder(dim=32, fingerprint="ab" * 32)},
-        {"encoder": quantised_again()},
-        {"dtype": "float32"},
-        {"rows": pool(ROWS, "other ")},
-    ],
-    ids=["model", "calibration", "dtype", "rows"],
-)
+@pytest.mark.parametrize("options", [
+    {"encoder": HashEncoder(dim=32, fingerprint="ab" * 32)},
+    {"encoder": quantised_again()},
+    {"dtype": "float32"},
+    {"rows": pool(ROWS, "other ")},
+], ids=["model", "calibration", "dtype", "rows"])  # fmt: skip
 def test_nothing_is_taken_over_from_a_build_of_something_else(killed: Path, options: dict[str, Any]) -> None:
     result, encoded = built(killed, **options)
     assert encoded == list(range(CHUNKS))

@@ -78,19 +78,16 @@ def test_an_encoding_that_was_guessed_is_said(capsys: Capture, tmp_path: Path) -
     assert f"{tmp_path / 't.csv'} is not in UTF-8: read as cp932; or name it by --encoding" in found.err.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("content", "columns"),
-    [
-        (
-            {"talks": [{"id": 1, "said": [{"by": {"kind": "c"}, "text": "q"}, {"by": {"kind": "us"}, "text": "a"}]}]},
-            "each=talks[],conversation=id,messages=said,text=text,who=by.kind",
-        ),
-        (
-            "Nr;Wer;Text;intern\n1;c;q;FALSCH\n1;us;no;WAHR\n1;us;a;FALSCH\n",
-            "conversation=Nr,text=Text,who=Wer,only=no(intern)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("content", "columns"), [
+    (
+        {"talks": [{"id": 1, "said": [{"by": {"kind": "c"}, "text": "q"}, {"by": {"kind": "us"}, "text": "a"}]}]},
+        "each=talks[],conversation=id,messages=said,text=text,who=by.kind",
+    ),
+    (
+        "Nr;Wer;Text;intern\n1;c;q;FALSCH\n1;us;no;WAHR\n1;us;a;FALSCH\n",
+        "conversation=Nr,text=Text,who=Wer,only=no(intern)",
+    ),
+])  # fmt: skip
 def test_columns_may_lead_into_lists_and_say_what_is_no_note(
     capsys: Capture, tmp_path: Path, content: object, columns: str
 ) -> None:
@@ -163,15 +160,12 @@ def test_nothing_kept_is_a_failure(capsys: Capture, tmp_path: Path) -> None:
     assert failure.startswith(f"nothing was kept of {tmp_path / 'in.jsonl'}: ")
 
 
-@pytest.mark.parametrize(
-    ("line", "form"),
-    [
-        (["evaluate", "--model", "lexical", "--data"], "sharegpt"),
-        (["evaluate", "--model", "lexical", "--data"], "openai"),
-        (["build", "--model", "lexical", "--store", "store", "--pool"], "elasticsearch-bulk"),
-        (["train", "--only-evidence", "--base", "lexical", "--output", "new", "--train"], "openai"),
-    ],
-)
+@pytest.mark.parametrize(("line", "form"), [
+    (["evaluate", "--model", "lexical", "--data"], "sharegpt"),
+    (["evaluate", "--model", "lexical", "--data"], "openai"),
+    (["build", "--model", "lexical", "--store", "store", "--pool"], "elasticsearch-bulk"),
+    (["train", "--only-evidence", "--base", "lexical", "--output", "new", "--train"], "openai"),
+])  # fmt: skip
 def test_other_commands_say_how_a_file_of_another_tool_is_converted(
     capsys: Capture, tmp_path: Path, line: list[str], form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

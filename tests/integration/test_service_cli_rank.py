@@ -189,16 +189,13 @@ def http_answer(status: str, body: bytes) -> bytes:
     return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(body), body)
 
 
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        (b"SSH-2.0-OpenSSH_9.2\r\n", ": no answer ("),
-        (http_answer("200 OK", b"<html>"), ": something answers, but not as polyrank serve does"),
-        (http_answer("404 Not Found", b"<html>"), ": status 404"),
-        (http_answer("500 Oops", b'{"detail": "on fire"}'), ": on fire"),
-        (http_answer("502 Bad Gateway", b'{"detail": ')[:-5], ": no answer ("),
-    ],
-)
+@pytest.mark.parametrize(("answer", "says"), [
+    (b"SSH-2.0-OpenSSH_9.2\r\n", ": no answer ("),
+    (http_answer("200 OK", b"<html>"), ": something answers, but not as polyrank serve does"),
+    (http_answer("404 Not Found", b"<html>"), ": status 404"),
+    (http_answer("500 Oops", b'{"detail": "on fire"}'), ": on fire"),
+    (http_answer("502 Bad Gateway", b'{"detail": ')[:-5], ": no answer ("),
+])  # fmt: skip
 def test_something_else_that_listens_there(capsys: Capture, answer: bytes, says: str) -> None:
     with stranger(answer) as url:
         assert call(capsys, "rank", "w1", "--url", url).failure().startswith(url + says)

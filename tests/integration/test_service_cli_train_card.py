@@ -167,14 +167,11 @@ def test_what_the_hub_refuses_stays_on_disk(capsys: Capture, base: Path, tmp_pat
     assert "look " not in again.err
 
 
-@pytest.mark.parametrize(
-    ("repository", "says"),
-    [
-        ("ann/chat/now", "give the repository as OWNER/NAME"),
-        ("ann/-chat", "The name cannot start or end with '-' or '.'"),
-        ("bob/chat", "the token is for ann, shop"),
-    ],
-)
+@pytest.mark.parametrize(("repository", "says"), [
+    ("ann/chat/now", "give the repository as OWNER/NAME"),
+    ("ann/-chat", "The name cannot start or end with '-' or '.'"),
+    ("bob/chat", "the token is for ann, shop"),
+])  # fmt: skip
 def test_a_wrong_name_is_refused_first(
     capsys: Capture, base: Path, tmp_path: Path, hub: FakeHub, repository: str, says: str
 ) -> None:

@@ -170,15 +170,12 @@ def test_rerank_routes_rank_by_words(server: Served) -> None:
     assert [each["index"] for each in answer.json()["results"]] == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/embeddings", {"input": "a", "model": "lexical"}),
-        ("/embed", {"inputs": "a"}),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
-        ("/tokenize", {"inputs": "a"}),
-    ],
-)
+@pytest.mark.parametrize(("path", "body"), [
+    ("/v1/embeddings", {"input": "a", "model": "lexical"}),
+    ("/embed", {"inputs": "a"}),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
+    ("/tokenize", {"inputs": "a"}),
+])  # fmt: skip
 def test_embedding_routes_say_what_to_do(server: Served, path: str, body: dict[str, Any]) -> None:
     answer = server.client.post(path, json=body)
     assert answer.status_code == 422

@@ -69,14 +69,11 @@ def test_filters_of_filters_over_http(client: TestClient) -> None:
     assert "$or[0].lang.like: is not one of gt, gte, lt, lte, exists" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("filter_", "note"),
-    [
-        ({"lng": "en"}, "filter: no candidate has the field lng; did you mean lang?"),
-        ({"n": {"gte": "3"}}, "filter: n holds numbers, and the bounds are strings"),
-        ({"lang": "en", "n": 99}, "filter: n has none of the values asked for"),
-    ],
-)
+@pytest.mark.parametrize(("filter_", "note"), [
+    ({"lng": "en"}, "filter: no candidate has the field lng; did you mean lang?"),
+    ({"n": {"gte": "3"}}, "filter: n holds numbers, and the bounds are strings"),
+    ({"lang": "en", "n": 99}, "filter: n has none of the values asked for"),
+])  # fmt: skip
 @pytest.mark.parametrize("fields", [{}, {"exact": True}, {"group_by": "n"}, {"score_threshold": 1.0, "rerank": True}])
 def test_an_answer_with_nothing_in_it_says_why(
     client: TestClient, filter_: dict, note: str, fields: dict[str, object]

@@ -377,14 +377,11 @@ def test_an_archive_of_strangers_is_refused_before_it_is_unfolded(
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    "behind",
-    [
-        pytest.param(b"hello", id="bytes"),
-        pytest.param(packed(("CURRENT", b"")), id="another archive"),
-        pytest.param(b"\0" * 100, id="zeros"),
-    ],
-)
+@pytest.mark.parametrize("behind", [
+    pytest.param(b"hello", id="bytes"),
+    pytest.param(packed(("CURRENT", b"")), id="another archive"),
+    pytest.param(b"\0" * 100, id="zeros"),
+])  # fmt: skip
 def test_what_lies_behind_an_archive_is_refused(active: GenerationStore, tmp_path: Path, behind: bytes) -> None:
     with pytest.raises(BackupInvalid, match=r"it goes on behind CURRENT, its end|it is cut off, or no archive"):
         restored(backed_up(active)[0] + behind, tmp_path / "new")

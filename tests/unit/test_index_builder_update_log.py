@@ -268,15 +268,12 @@ def test_a_record_left_out_repeated_or_elsewhere_is_refused(
     assert given == before
 
 
-@pytest.mark.parametrize(
-    "subject",
-    [
-        Subject("20261121T013000123456-00000000", "f" * 64, DIM, "float16"),
-        Subject(GENERATION, "e" * 64, DIM, "float16"),
-        Subject(GENERATION, "f" * 64, DIM * 2, "float16"),
-        Subject(GENERATION, "f" * 64, DIM, "float32"),
-    ],
-)
+@pytest.mark.parametrize("subject", [
+    Subject("20261121T013000123456-00000000", "f" * 64, DIM, "float16"),
+    Subject(GENERATION, "e" * 64, DIM, "float16"),
+    Subject(GENERATION, "f" * 64, DIM * 2, "float16"),
+    Subject(GENERATION, "f" * 64, DIM, "float32"),
+])  # fmt: skip
 def test_the_log_of_another_is_refused(path: Path, three: list[int], subject: Subject) -> None:
     with pytest.raises(GenerationCorrupt, match="of another generation"):
         list(UpdateLog(path, subject).read())
@@ -477,20 +474,17 @@ def test_a_log_whose_header_is_cut_short_says_again_whose_it_is(path: Path, thre
     assert read(open_log()) == [told(update(6))]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"some": "thing"},
-        {"revision": 9},
-        {"revision": "nine", "upserts": [], "deletes": []},
-        {"revision": 9, "upserts": [["a"]], "deletes": []},
-        {"revision": 9, "upserts": [["a", "b", {}]], "deletes": []},  # a vector is missing
-        {"revision": 9, "upserts": 1, "deletes": []},
-        {"floor": "nine"},
-        [],
-        None,
-    ],
-)
+@pytest.mark.parametrize("content", [
+    {"some": "thing"},
+    {"revision": 9},
+    {"revision": "nine", "upserts": [], "deletes": []},
+    {"revision": 9, "upserts": [["a"]], "deletes": []},
+    {"revision": 9, "upserts": [["a", "b", {}]], "deletes": []},  # a vector is missing
+    {"revision": 9, "upserts": 1, "deletes": []},
+    {"floor": "nine"},
+    [],
+    None,
+])  # fmt: skip
 def test_a_whole_record_that_nobody_here_writes_is_refused(path: Path, three: list[int], open_log, content) -> None:
     log = open_log()
     log._append((content, b""))

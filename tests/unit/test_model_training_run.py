@@ -249,14 +249,11 @@ def out_of_memory(when: Callable[[BiEncoder], bool], error: Exception) -> Callab
     return encode
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-        MemoryError(),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to"),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to"),
+])  # fmt: skip
 @pytest.mark.parametrize("when", ["a step", "a look"])
 def test_memory_that_does_not_suffice_is_told_with_what_to_do(
     base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, when: str
@@ -475,17 +472,13 @@ def changed_file(data: Path, parent: Path) -> Data:
     return Data([write_rows(data, found)])
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda data, parent: Data([write_examples(parent / "other.jsonl", 70)]),
-        lambda data, parent: Data([data], weights=[3.0]),
-        lambda data, parent: Data([data], every_turn=True),
-        lambda data, parent: Data([data, data]),
-        changed_file,
-    ],
-    ids=["another file", "another weight", "every turn", "more files", "changed since"],
-)
+@pytest.mark.parametrize("other", [
+    lambda data, parent: Data([write_examples(parent / "other.jsonl", 70)]),
+    lambda data, parent: Data([data], weights=[3.0]),
+    lambda data, parent: Data([data], every_turn=True),
+    lambda data, parent: Data([data, data]),
+    changed_file,
+], ids=["another file", "another weight", "every turn", "more files", "changed since"])  # fmt: skip
 def test_a_resumed_run_must_have_the_same_files(
     base: Path, tmp_path: Path, other: Callable[[Path, Path], Data]
 ) -> None:
@@ -641,15 +634,12 @@ def test_a_look_that_is_no_number_is_never_the_best(
     assert ranker.config.training["selection"]["loss"] == 1.5
 
 
-@pytest.mark.parametrize(
-    ("told", "best"),
-    [
-        pytest.param(
-            [(2.0, [2.0, 2.1]), (3.0, [1.6, 3.0]), (2.9, [1.5, 2.9]), (1.0, [1.7, 1.8]), (3.0, [1.6])], 2, id="too sure"
-        ),
-        pytest.param([(6.0, [1.4]), (0.6, [0.0]), (0.2, [0.1]), (0.1, [0.0]), (0.3, [0.0])], 3, id="all come first"),
-    ],
-)
+@pytest.mark.parametrize(("told", "best"), [
+    pytest.param(
+        [(2.0, [2.0, 2.1]), (3.0, [1.6, 3.0]), (2.9, [1.5, 2.9]), (1.0, [1.7, 1.8]), (3.0, [1.6])], 2, id="too sure"
+    ),
+    pytest.param([(6.0, [1.4]), (0.6, [0.0]), (0.2, [0.1]), (0.1, [0.0]), (0.3, [0.0])], 3, id="all come first"),
+])  # fmt: skip
 def test_the_best_look_has_the_lowest_loss_at_the_scale_that_suits_it(
     base: Path,
     data: Path,

@@ -155,16 +155,13 @@ def test_beside_an_index_a_scan_that_gave_way_is_shown_too(store: Fixture, monke
     assert serving.search_status == ("index", f"{why}; the GPU does not scan: no", True)
 
 
-@pytest.mark.parametrize(
-    ("statuses", "here", "shown"),
-    [
-        ("scan", True, ("stored rows", "usual", False)),
-        ("scan scan index index", True, ("index", "2 of 4 parts: built", False)),
-        ("index scan failed", True, ("stored rows", "1 of 3 parts: no GPU", True)),
-        ("scan index", False, ("index", "1 of 2 parts on shards: built", False)),
-        ("scan", False, ("stored rows", "1 of 1 parts on shards: usual", False)),
-    ],
-)
+@pytest.mark.parametrize(("statuses", "here", "shown"), [
+    ("scan", True, ("stored rows", "usual", False)),
+    ("scan scan index index", True, ("index", "2 of 4 parts: built", False)),
+    ("index scan failed", True, ("stored rows", "1 of 3 parts: no GPU", True)),
+    ("scan index", False, ("index", "1 of 2 parts on shards: built", False)),
+    ("scan", False, ("stored rows", "1 of 1 parts on shards: usual", False)),
+])  # fmt: skip
 def test_of_several_parts_the_one_is_shown_that_says_most(
     store: Fixture, statuses: str, here: bool, shown: tuple[str, str, bool]
 ) -> None:
