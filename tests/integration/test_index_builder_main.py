@@ -15,13 +15,7 @@ from fakes import HashEncoder, pool
 from warm_python import WarmProcess, WarmPython
 
 import polyrank
-from polyrank.index_builder.building.job_records import (
-    FAILED,
-    SUCCEEDED,
-    JobRecord,
-    JobRequest,
-    JobStore,
-)
+from polyrank.index_builder.building.job_records import FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.redis_client import connect

@@ -187,11 +187,7 @@ def template(*pieces: Any, ids: int = 1) -> dict[str, Any]:
     ({"post_processor": template(MARK, TEXT, ids=300)}, "more than 256 tokens around each text"),
     ({"post_processor": template(TEXT, *[MARK] * 300)}, "more than 256 tokens around each text"),
     (
-        {
-            "normalizer": sequence(replaced("a", "bb")),
-            "pre_tokenizer": BYTES,
-            "post_processor": template(*[TEXT] * 64),
-        },
+        {"normalizer": sequence(replaced("a", "bb")), "pre_tokenizer": BYTES, "post_processor": template(*[TEXT] * 64)},
         TOO_LONG,
     ),
     (

@@ -36,13 +36,7 @@ from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import TEXTS_A_PART, Steps
 from polyrank.model.text.sequences import Pairs
 from polyrank.service.caching.vectors import Caches
-from polyrank.service.errors import (
-    DeadlineExceeded,
-    InferenceFailed,
-    Overloaded,
-    TimeTooShort,
-    UnknownCandidates,
-)
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, Overloaded, TimeTooShort, UnknownCandidates
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import costs, local_part, retrieval
 from polyrank.service.ranking.parts import Hits, Serving

@@ -11,17 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_fakes import (
-    WordCross,
-    WordRanker,
-    asked,
-    brute_force,
-    build_store,
-    open_serving,
-    pool,
-    rank,
-    ranking,
-)
+from service_fakes import WordCross, WordRanker, asked, brute_force, build_store, open_serving, pool, rank, ranking
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.config import CalibrationConfig
