@@ -179,9 +179,7 @@ def test_wherever_it_was_killed_a_build_makes_what_it_would_have_made(
     assert_alike(tmp_path, uninterrupted, attempts=2)
 
 
-def test_killed_while_it_counts_words_a_build_begins_anew(
-    nursery: Nursery, tmp_path: Path, uninterrupted: Manifest
-) -> None:
+def test_killed_while_it_counts_words_a_build_begins_anew(nursery: Nursery, tmp_path, uninterrupted: Manifest) -> None:
     nursery.start(tmp_path, kill=("words", 14))
     assert nursery.wait() == ([], None, -signal.SIGKILL)
     assert [path.name for path in (tmp_path / "generations").glob(".tmp-*/words")] == ["words"]

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import call, ended, forked, left_half_written, pool_rows, write_rows
-from warm_python import WarmPython
 
 import polyrank
 from polyrank.index_builder.building import pipeline
@@ -81,9 +80,7 @@ def test_words_tell_what_was_built(capsys: Capture, store: Path, poly: Path, poo
     assert again.endswith(f" s; {kept}; running servers load it now\n")
 
 
-def test_auto_tells_what_it_chose_and_by_which_times(
-    capsys: Capture, store: Path, poly: Path, pool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_tells_what_it_chose_and_by_which_times(capsys, store: Path, poly: Path, pool: Path, monkeypatch) -> None:
     monkeypatch.setattr(choice, "MEASURED_FROM", 50)
     monkeypatch.setattr(pipeline, "time_searches", lambda *_: SearchTimes(9.0, 6.25))
     outcome = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--json")
@@ -164,9 +161,7 @@ def test_the_fields_of_a_pool_in_parts_are_told(capsys: Capture, store: Path, po
     assert outcome.err.startswith("fields: n (number, 50 rows)\n")
 
 
-def test_probes_set_how_hard_an_index_is_searched(
-    capsys: Capture, store: Path, poly: Path, pool: Path, tmp_path: Path
-) -> None:
+def test_probes_set_how_hard_an_index_is_searched(capsys, store: Path, poly: Path, pool: Path, tmp_path: Path) -> None:
     probes = write_rows(
         tmp_path / "said.jsonl", [{"context": [f"w{n} w{n + 1}"], "response": "w1"} for n in range(300)]
     )
@@ -180,9 +175,7 @@ def test_probes_set_how_hard_an_index_is_searched(
     assert "50 candidates, custom (recall@10 of vectors 1.000, probes: given)" in listed
 
 
-def test_bad_rows_within_the_share_are_left_out_and_listed(
-    capsys: Capture, store: Path, poly: Path, tmp_path: Path
-) -> None:
+def test_bad_rows_within_the_share_are_left_out_and_listed(capsys, store: Path, poly: Path, tmp_path: Path) -> None:
     rows = [*pool_rows(3), {"id": "c0", "text": "again"}]
     pool = write_rows(tmp_path / "pool.jsonl", rows)
     options = ("--model", poly, "--pool", pool, "--store", store, "--json")
@@ -194,9 +187,7 @@ def test_bad_rows_within_the_share_are_left_out_and_listed(
     assert (bad["file"], bad["line"]) == (str(pool), 4)
 
 
-def test_ctrl_c_ends_a_building_process_cleanly(
-    warm_python: WarmPython, store: Path, poly: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_ends_a_building_process_cleanly(warm_python, store: Path, poly: Path, tmp_path: Path) -> None:
     pool = write_rows(tmp_path / "pool.jsonl", pool_rows(60_000))
     process = forked(warm_python, "build", "--model", poly, "--pool", pool, "--store", store)
     deadline = time.monotonic() + 60

@@ -67,9 +67,7 @@ def test_a_list_is_a_pool_file(capsys: Capture, service: Served, tmp_path: Path,
     assert "filter: no candidate has the field lng; did you mean lang?" in nothing.err
 
 
-def test_sync_makes_the_candidates_those_of_the_files(
-    capsys: Capture, service: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sync_makes_the_candidates_those_of_the_files(capsys, service: Served, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(candidates, "PAGE", 9)
     at = ("--url", service.url)
     values = {

@@ -88,9 +88,7 @@ def test_an_encoding_that_was_guessed_is_said(capsys: Capture, tmp_path: Path) -
         "conversation=Nr,text=Text,who=Wer,only=no(intern)",
     ),
 ])  # fmt: skip
-def test_columns_may_lead_into_lists_and_say_what_is_no_note(
-    capsys: Capture, tmp_path: Path, content: object, columns: str
-) -> None:
+def test_columns_may_lead_into_lists_and_say_what_is_no_note(capsys, tmp_path, content: object, columns: str) -> None:
     (tmp_path / "in").write_text(content if isinstance(content, str) else json.dumps(content))
     convert(capsys, tmp_path, tmp_path / "in", "--columns", columns, "--answering", "us", "--json")
     [row] = map(json.loads, (tmp_path / "out" / "dialogues.jsonl").read_text().splitlines())

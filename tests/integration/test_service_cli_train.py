@@ -124,9 +124,7 @@ def test_words_that_help_are_weighed_last(capsys: Capture, caplog, base: Path, m
     assert not warned(caplog)
 
 
-def test_evidence_alone_leaves_the_vectors(
-    capsys: Capture, base: Path, many: Path, valid: Path, tmp_path: Path
-) -> None:
+def test_evidence_alone_leaves_the_vectors(capsys, base: Path, many: Path, valid: Path, tmp_path: Path) -> None:
     trained = tmp_path / "trained"
     train(capsys, base, many, trained, "--no-evidence")
     for seen in ([], ["--seen"]):

@@ -109,9 +109,7 @@ def test_it_names_the_recipe_and_the_settings_that_were_used(capsys: Capture, ba
     assert outcome.result["settings"]["recipe"] == "humeau2020"
 
 
-def test_adapters_keep_the_rate_of_a_recipe_and_have_a_rate_of_their_own_without(
-    capsys: Capture, base: Path, tmp_path: Path
-) -> None:
+def test_adapters_keep_the_rate_of_a_recipe_and_have_a_rate_of_their_own_without(capsys, base: Path, tmp_path) -> None:
     data = write_examples(tmp_path / "data.jsonl")
     sizes = ["--max-context-tokens", 40, "--max-candidate-tokens", 16, "--steps", 1, "--lora-rank", 2, "--json"]
     for given, rate in ((["--recipe", "humeau2020"], 5e-5), ([], 5e-4)):
@@ -172,9 +170,7 @@ def test_what_the_hub_refuses_stays_on_disk(capsys: Capture, base: Path, tmp_pat
     ("ann/-chat", "The name cannot start or end with '-' or '.'"),
     ("bob/chat", "the token is for ann, shop"),
 ])  # fmt: skip
-def test_a_wrong_name_is_refused_first(
-    capsys: Capture, base: Path, tmp_path: Path, hub: FakeHub, repository: str, says: str
-) -> None:
+def test_a_wrong_name_is_refused_first(capsys, base: Path, tmp_path, hub: FakeHub, repository: str, says: str) -> None:
     outcome = train(capsys, base, tmp_path, "--push-to-hub", repository)
     assert outcome.status == 2
     assert says in outcome.err
@@ -187,9 +183,7 @@ def test_without_a_token(capsys: Capture, base: Path, tmp_path: Path, monkeypatc
     assert told == "--push-to-hub needs a token of the hub: `hf auth login`, or the variable HF_TOKEN"
 
 
-def test_a_token_that_the_hub_does_not_know(
-    capsys: Capture, base: Path, tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_the_hub_does_not_know(capsys, base: Path, tmp_path: Path, hub: FakeHub, monkeypatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_other")
     told = train(capsys, base, tmp_path, "--push-to-hub", "ann/chat").failure()
     assert told.startswith("the hub refuses (401: ")

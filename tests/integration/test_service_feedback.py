@@ -380,9 +380,7 @@ class Sender(threading.Thread):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_was_acknowledged_survives_kills(
-    checkpoints: Path, tmp_path: Path, warm_python: WarmPython, workers: int
-) -> None:
+def test_what_was_acknowledged_survives_kills(checkpoints: Path, tmp_path: Path, warm_python, workers: int) -> None:
     """Each time all processes are killed amid events; what they leave is closed by the next ones."""
     build(polyrank.load(checkpoints / "poly"), pool(40), tmp_path)
     acknowledged = set[str]()

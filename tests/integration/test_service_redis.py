@@ -52,9 +52,7 @@ def scores(server: Served) -> list[list[tuple[str, float]]]:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("index", ["exact", "flat"])
-def test_redis_and_the_matrix_score_identically(
-    start: Start, tmp_path: Path, parts: int, redis_url: str, index: str
-) -> None:
+def test_redis_and_the_matrix_score_identically(start: Start, tmp_path, parts: int, redis_url, index: str) -> None:
     build_store(tmp_path, pool(60), index=index, redis_url=redis_url, parts=parts)
     with_redis = start(redis_url)
     assert scores(with_redis) == scores(start(None))
@@ -64,9 +62,7 @@ def test_redis_and_the_matrix_score_identically(
     assert all(degraded == [] for _, degraded in answers(with_redis))
 
 
-def test_lost_and_damaged_values_are_replaced_and_counted(
-    start: Start, tmp_path: Path, parts: int, redis_tcp_url: str
-) -> None:
+def test_lost_and_damaged_values_are_replaced_and_counted(start: Start, tmp_path, parts: int, redis_tcp_url) -> None:
     generation = build_store(tmp_path, pool(60), index="flat", redis_url=redis_tcp_url, parts=parts)
     import redis
 
@@ -91,9 +87,7 @@ def test_lost_and_damaged_values_are_replaced_and_counted(
     assert with_redis.metric("cache_requests_total", tier="matrix", result="hit") == 5
 
 
-def test_a_redis_that_is_down_at_the_start(
-    start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess, caplog
-) -> None:
+def test_a_redis_that_is_down_at_the_start(start: Start, tmp_path: Path, parts: int, redis_process, caplog) -> None:
     build_store(tmp_path, pool(60), redis_url=redis_process.url, parts=parts)
     redis_process.kill()
     with_redis = start(redis_process.url)
@@ -101,9 +95,7 @@ def test_a_redis_that_is_down_at_the_start(
     assert scores(with_redis) == scores(start(None))
 
 
-def test_a_scanning_replica_goes_on_scanning(
-    start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess
-) -> None:
+def test_a_scanning_replica_goes_on_scanning(start: Start, tmp_path: Path, parts: int, redis_process) -> None:
     build_store(tmp_path, pool(60), redis_url=redis_process.url, parts=parts)
     with redis_process.client() as client:
         client.delete(*vector_keys(client)[::2])

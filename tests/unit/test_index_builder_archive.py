@@ -203,9 +203,7 @@ def test_nothing_active_is_nothing_to_back_up(store: GenerationStore) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.6, 0.9, 0.999])
 @pytest.mark.parametrize("made", [False, True])
-def test_an_archive_that_is_cut_off_leaves_nothing(
-    active: GenerationStore, tmp_path: Path, share: float, made: bool
-) -> None:
+def test_an_archive_that_is_cut_off_leaves_nothing(active: GenerationStore, tmp_path, share: float, made: bool) -> None:
     content, _ = backed_up(active)
     if made:
         (tmp_path / "new").mkdir()
@@ -283,9 +281,7 @@ def test_no_archive_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["embeddings.bin", "manifest.json", "log"])
-def test_an_archive_whose_content_does_not_fit_leaves_nothing(
-    active: GenerationStore, tmp_path: Path, file: str
-) -> None:
+def test_an_archive_whose_content_does_not_fit_leaves_nothing(active: GenerationStore, tmp_path, file: str) -> None:
     content, done = backed_up(active)
     entries = []
     for name, read in unpacked(content):

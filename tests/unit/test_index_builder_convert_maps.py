@@ -67,9 +67,7 @@ def test_what_goes_with_a_reply(name: str, field: str, values: list[Any], tmp_pa
 @pytest.mark.parametrize(
     ("name", "metadata"), [("qdrant", [{"source": "a"}, {"lang": "en"}]), ("elasticsearch", [{"tags": ["a"]}] * 2)]
 )
-def test_other_fields_of_a_document_are_metadata_but_for_vectors(
-    name: str, metadata: list[Any], tmp_path: Path
-) -> None:
+def test_other_fields_of_a_document_are_metadata_but_for_vectors(name: str, metadata: list[Any], tmp_path) -> None:
     converted(tmp_path, FILES[name])
     assert [row["metadata"] for row in written(tmp_path, "pool")] == metadata
 

@@ -100,9 +100,7 @@ def test_who_answers_needs_somebody_who_speaks(tmp_path: Path) -> None:
     ["31/12/2025 23:59", "31/12/2025 23:58", "01/12/2025 00:00"],
 ])  # fmt: skip
 @pytest.mark.parametrize("listed", [False, True])
-def test_the_newest_first_is_turned_round_in_tables_and_in_lists(
-    times: list[str], listed: bool, tmp_path: Path
-) -> None:
+def test_the_newest_first_is_turned_round_in_tables_and_in_lists(times: list[str], listed: bool, tmp_path) -> None:
     said = [
         {"c": 1, "w": who, "t": text, "z": at}
         for (who, text), at in zip([("agent", "b"), ("agent", "a"), ("user", "q")], times, strict=True)

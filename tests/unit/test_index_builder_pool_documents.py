@@ -71,9 +71,7 @@ def test_text_and_id_may_be_named(tmp_path: Path, form: Form) -> None:
     ({"id": "Nummer"}, "there is no column 'Nummer', which is to be 'id'"),
     ({"text": "Antwort"}, "'Antwort' is to be 'text', but there is a column of that name, too"),
 ])  # fmt: skip
-def test_a_name_that_cannot_be_text_or_id_is_told(
-    tmp_path: Path, form: Form, columns: dict[str, str], reason: str
-) -> None:
+def test_a_name_that_cannot_be_text_or_id_is_told(tmp_path, form: Form, columns: dict[str, str], reason: str) -> None:
     path = form(tmp_path, [{"Nr": "7", "Antwort": "Ja.", "text": "Geht das?"}])
     if form is json_lines:
         [rejected] = read_pool([path], columns=columns)

@@ -155,9 +155,7 @@ def test_what_cannot_be_a_pool_is_refused_before_the_first_row(tmp_path: Path, n
 
 
 @pytest.mark.parametrize(("name", "times"), [("pool.jsonl", 1), ("pool.csv", 2)])
-def test_looking_at_the_first_rows_opens_no_file_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, times: int
-) -> None:
+def test_looking_at_the_first_rows_opens_no_file_again(tmp_path: Path, monkeypatch, name: str, times: int) -> None:
     """A table is read for the kinds of its columns, then for its rows: to hold the rows meanwhile takes memory."""
     unfolded, opened = text.open_unfolded, list[Path]()
     monkeypatch.setattr(text, "open_unfolded", lambda path, kind: (opened.append(path), unfolded(path, kind))[1])

@@ -118,9 +118,7 @@ def test_other_columns_keep_their_case_and_those_beside_a_known_one_too(tmp_path
     (b",".join(b"%d" % n for n in range(100_000)), "names '0', '1', '2', '3', '4', '5', '6', '7', …; begin"),
     (b"--" * 100, "with nothing between columns, names '------------------------------'; begin"),
 ])  # fmt: skip
-def test_a_file_without_a_usable_header_is_refused_with_what_was_found(
-    tmp_path: Path, content: bytes, says: str
-) -> None:
+def test_a_file_without_a_usable_header_is_refused_with_what_was_found(tmp_path, content: bytes, says: str) -> None:
     reason = refused(tmp_path, content)
     assert says in reason
     assert len(reason) < 600

@@ -203,9 +203,7 @@ BLANK = b"\n" * 40_000_000
     ("pool.jsonl.gz", rows_of_a_pool), ("pool.jsonl.zst", rows_of_a_pool),
     ("d.jsonl.gz", examples), ("d.jsonl.zst", examples),
 ])  # fmt: skip
-def test_a_small_file_of_very_many_blank_lines_is_given_up(
-    tmp_path: Path, name: str, read: Callable[[Path], Any]
-) -> None:
+def test_a_small_file_of_very_many_blank_lines_is_given_up(tmp_path, name: str, read: Callable[[Path], Any]) -> None:
     (tmp_path / name).write_bytes(zstd(BLANK) if name.endswith("zst") else gzip.compress(BLANK))
     with pytest.raises(RankingError, match="more than 1048576 of its lines are blank"):
         read(tmp_path / name)

@@ -104,9 +104,7 @@ GREETINGS = ["hi", "hello", "good morning", "hey there"]
     lambda n: {"context": [GREETINGS[n % 4], "hello, how can I help?", f"question {n}"], "response": f"reply {n}"},
 ], ids=["greeting", "question", "answered"])  # fmt: skip
 @pytest.mark.parametrize("count", [120, 1200])
-def test_four_greetings_are_not_four_dialogues(
-    tmp_path: Path, row: Callable[[int], dict[str, Any]], count: int
-) -> None:
+def test_four_greetings_are_not_four_dialogues(tmp_path, row: Callable[[int], dict[str, Any]], count: int) -> None:
     corpus, report = read(tmp_path, [row(n) for n in range(count)])
     assert (report.kept, report.held_out) == (0.9 * count, 0.1 * count)
     assert len({one.dialogue for side in both(corpus) for one in side}) == count

@@ -63,9 +63,7 @@ def test_a_conversation_is_erased_by_its_name_or_a_ranking(capsys: Capture, stor
     assert again.result == {"rankings": 0, "files_left": 0, "loop_collects_anew": False, "unknown": ["one"]}
 
 
-def test_several_conversations_of_several_pools_are_erased(
-    capsys: Capture, store: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_conversations_of_several_pools_are_erased(capsys, store: Path, tmp_path_factory, monkeypatch) -> None:
     """Each that is named, however it is written, and in all pools that a server has."""
     other = tmp_path_factory.mktemp("other")
     third = Identity.of(other).conversation("other")

@@ -233,9 +233,7 @@ def test_each_command_with_a_store_is_tried() -> None:
 
 
 @pytest.mark.parametrize("command", [*READING, *CHANGING])
-def test_a_directory_of_other_things_is_no_store_and_stays_as_it_is(
-    capsys: Capture, tmp_path: Path, command: str
-) -> None:
+def test_a_directory_of_other_things_is_no_store_and_stays_as_it_is(capsys, tmp_path: Path, command: str) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "notes.txt").write_text("mine")
     before = held(tmp_path)

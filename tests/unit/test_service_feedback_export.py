@@ -95,9 +95,7 @@ def test_what_people_did_says_what_is_right(
     ([("down", "a")], "wrong"), ([("chosen", "b"), ("up", "a")], "right"), ([("edited", "a", "better")], None),
     ([("edited", None, "better")], None), ([("up", "b")], None), ([("handed_over",)], None),
 ])  # fmt: skip
-def test_what_people_did_labels_the_first_reply(
-    events: list[Any], label: str | None, store: Path, tmp_path: Path
-) -> None:
+def test_what_people_did_labels_the_first_reply(events: list[Any], label: str | None, store: Path, tmp_path) -> None:
     before = [use(number, f"turn {number}", ("chosen", "a")) for number in range(4)]
     _, _, _, labels = _exported(store, tmp_path / "out", [*before, use(9, "Hi", *events, below=("h",))])
     assert [(each["response"], each["label"]) for each in labels] == ([("reply a", label)] if label else [])
