@@ -1,6 +1,6 @@
 """Wrong requests with the messages they get, in a file that a reader can judge.
 
-If a message changes on purpose, write the files anew: `UPDATE_GOLDEN=1 pytest tests/golden/test_service_messages.py`.
+If a message changes on purpose, write it anew: `UPDATE_GOLDEN=1 pytest tests/golden/test_service_messages.py`.
 """
 
 import json
@@ -16,18 +16,9 @@ from wrong_requests import CASES, WrongRequest
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 
-GOLDEN = Path(__file__).parent
+GOLDEN = Path(__file__).with_name("wrong-requests.txt")
 LIST = re.compile(r"(there are|choose from) ((?:[^,;)\n]+, ){1})[^;)\n]*")
 SHOWN = 120
-
-
-def compare(name: str, blocks: Iterator[str]) -> None:
-    """Compare the blocks with a golden file, or write it."""
-    # Lists of all commands, fields or paths are cut: they grow with the product.
-    text, path = LIST.sub(r"\1 \2…", "\n".join(blocks)), GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == text, f"write {name} anew if this is meant: {__doc__}"
 
 
 def asked(case: WrongRequest) -> str:
@@ -62,4 +53,8 @@ def test_wrong_requests(tmp_path: Path) -> None:
                 yield block.replace(generation, "GENERATION").replace(fingerprint, "FINGERPRINT")
 
     assert len(CASES) >= 30
-    compare("wrong-requests.txt", blocks())
+    # Lists of all commands, fields or paths are cut: they grow with the product.
+    text = LIST.sub(r"\1 \2…", "\n".join(blocks()))
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert GOLDEN.read_text(encoding="utf-8") == text, f"write it anew if this is meant: {__doc__}"
