@@ -55,17 +55,14 @@ def test_places_are_those_of_the_runs() -> None:
     assert each_of(rows(0), np.empty(0, np.int64)) == []
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("late.bin", b"", "late.bin has 0 bytes, which are not 6 x 2"),
-        ("late.offsets", b"", "late.offsets has 0 bytes, which are not 5 offsets"),
-        ("late.offsets", np.array([1, 2, 2, 5, 6], "<u8").tobytes(), "do not ascend from 0"),
-        ("late.offsets", np.array([0, 5, 2, 5, 6], "<u8").tobytes(), "do not ascend from 0"),
-        ("late.offsets", np.array([0, 2, 2, 5, 7], "<u8").tobytes(), "late.bin has 24 bytes, which are not 7 x 2"),
-        ("late.offsets", np.array([0, 2, 2, 5, 2**64 - 1], "<u8").tobytes(), "do not ascend from 0"),
-    ],
-)
+@pytest.mark.parametrize(("file", "content", "message"), [
+    ("late.bin", b"", "late.bin has 0 bytes, which are not 6 x 2"),
+    ("late.offsets", b"", "late.offsets has 0 bytes, which are not 5 offsets"),
+    ("late.offsets", np.array([1, 2, 2, 5, 6], "<u8").tobytes(), "do not ascend from 0"),
+    ("late.offsets", np.array([0, 5, 2, 5, 6], "<u8").tobytes(), "do not ascend from 0"),
+    ("late.offsets", np.array([0, 2, 2, 5, 7], "<u8").tobytes(), "late.bin has 24 bytes, which are not 7 x 2"),
+    ("late.offsets", np.array([0, 2, 2, 5, 2**64 - 1], "<u8").tobytes(), "do not ascend from 0"),
+])  # fmt: skip
 def test_files_that_do_not_fit_are_refused(tmp_path: Path, file: str, content: bytes, message: str) -> None:
     written(tmp_path, RAGGED, COUNTS)
     (tmp_path / file).write_bytes(content)
@@ -102,21 +99,18 @@ def test_what_a_killed_build_left_is_read_as_far_as_it_goes(tmp_path: Path) -> N
     assert first_and_second()[1] is None
 
 
-@pytest.mark.parametrize(
-    ("made", "late", "fitting"),
-    [
-        (Representations(rows(2)), None, True),
-        (Representations(rows(2)), RAGGED, False),
-        (Representations(rows(2), rows(3), np.array([1, 2])), None, False),
-        (Representations(rows(2), rows(3), np.array([1, 2])), RAGGED, True),
-        (Representations(rows(2), rows(3), np.array([1, 2])), LateRows(3, None), False),
-        (Representations(rows(2), rows(3), np.array([1, 1])), RAGGED, False),
-        (Representations(rows(2), rows(3), np.array([4, -1])), RAGGED, False),
-        (Representations(rows(2), rows(3), np.array([3])), RAGGED, False),
-        (Representations(rows(2), rows(3), np.array([1, 2])), FIXED, False),
-        (Representations(rows(1), rows(3), np.array([3])), FIXED, True),
-    ],
-)
+@pytest.mark.parametrize(("made", "late", "fitting"), [
+    (Representations(rows(2)), None, True),
+    (Representations(rows(2)), RAGGED, False),
+    (Representations(rows(2), rows(3), np.array([1, 2])), None, False),
+    (Representations(rows(2), rows(3), np.array([1, 2])), RAGGED, True),
+    (Representations(rows(2), rows(3), np.array([1, 2])), LateRows(3, None), False),
+    (Representations(rows(2), rows(3), np.array([1, 1])), RAGGED, False),
+    (Representations(rows(2), rows(3), np.array([4, -1])), RAGGED, False),
+    (Representations(rows(2), rows(3), np.array([3])), RAGGED, False),
+    (Representations(rows(2), rows(3), np.array([1, 2])), FIXED, False),
+    (Representations(rows(1), rows(3), np.array([3])), FIXED, True),
+])  # fmt: skip
 def test_what_a_model_makes_must_be_what_it_says(made: Representations, late: LateRows, fitting: bool) -> None:
     assert fits(made, late) == fitting
 

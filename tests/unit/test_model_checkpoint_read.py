@@ -214,9 +214,7 @@ def test_published_names_of_weights(base: Path, tmp_path: Path, prefix: str) -> 
 
 
 @pytest.mark.parametrize(("cls_token", "reduction"), [(True, "first"), (False, "mean"), (None, "mean")])
-def test_a_plain_base_is_a_zero_shot_bi_encoder(
-    base: Path, tmp_path: Path, cls_token: bool | None, reduction: str
-) -> None:
+def test_a_plain_base_is_a_zero_shot_bi_encoder(base: Path, tmp_path, cls_token: bool | None, reduction: str) -> None:
     shutil.copytree(base, tmp_path / "base")
     if cls_token is not None:
         (tmp_path / "base" / "1_Pooling").mkdir()

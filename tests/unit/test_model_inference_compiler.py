@@ -152,9 +152,7 @@ def test_auto_remembers_what_an_earlier_process_measured(
     assert len(unread) == (2 if fastest == TORCH else 1), "torch needs the network"
 
 
-def test_what_was_measured_before_decides_for_all_parts_of_a_model(
-    tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_measured_before_decides_for_all_parts_of_a_model(tmp_path, disk: DiskCache, monkeypatch) -> None:
     path = checkpoint(tmp_path)
 
     def measure(fastest: Runner) -> None:

@@ -40,13 +40,10 @@ def cross(base: Path, first_stage: Path, **fields: Any) -> Student:
     return start(residual_settings(base, first_stage, **fields))
 
 
-@pytest.mark.parametrize(
-    ("origin", "before", "rank"),
-    [
-        *[("base model", before, rank) for before, rank in ((0, 0), (2, 0), (2, 2), (2, 3))],
-        *[("first stage", before, rank) for before, rank in ((0, 0), (2, 0), (2, 2))],
-    ],
-)
+@pytest.mark.parametrize(("origin", "before", "rank"), [
+    *[("base model", before, rank) for before, rank in ((0, 0), (2, 0), (2, 2), (2, 3))],
+    *[("first stage", before, rank) for before, rank in ((0, 0), (2, 0), (2, 2))],
+])  # fmt: skip
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_first_scores_are_those_of_the_first_stage(
     base: Path, tmp_path: Path, origin: str, before: int, rank: int, shared: bool

@@ -35,14 +35,7 @@ from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import TEXTS_A_PART, Steps
 from polyrank.model.text.sequences import Pairs
 from polyrank.service.caching.vectors import Caches
-from polyrank.service.errors import (
-    DeadlineExceeded,
-    InferenceFailed,
-    NotConfigured,
-    Overloaded,
-    TimeTooShort,
-    UnknownCandidates,
-)
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, Overloaded, TimeTooShort, UnknownCandidates
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import costs, retrieval
 from polyrank.service.ranking.parts import Serving
@@ -120,14 +113,6 @@ def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned:
     assert ranked.exact
 
 
-def test_every_duplicate_is_a_result_of_its_own(scanned: Serving) -> None:
-    ranked = rank(scanned, asked(candidates=(Given("c1", None), Given(None, "a"), Given("c1", None))))
-    assert sorted(place.index for place in ranked.places) == [0, 1, 2]
-    [one, other] = [place for place in ranked.places if place.id == "c1"]
-    assert one.vector == other.vector
-    assert one.index == 0, "equal scores stay in the order sent"
-
-
 def test_unknown_ids_are_reported_unless_none_is_left(scanned: Serving) -> None:
     some = (Given("nobody", None), Given("c3", None), Given("none", None))
     ranked = rank(scanned, asked(candidates=some))
@@ -141,27 +126,6 @@ def test_exclusion_applies_to_candidates_that_were_sent(scanned: Serving) -> Non
     given = (Given("c1", None), Given("mine", "w1"), Given(None, "w2"))
     ranked = rank(scanned, asked(candidates=given, exclude_ids=("c1", "mine")))
     assert [place.index for place in ranked.places] == [2]
-
-
-def test_the_cross_encoder_orders_the_first_and_the_rest_follow(scanned: Serving) -> None:
-    late = rank(scanned, asked(TEXT, top_k=12))
-    ranked = rank(scanned, asked(TEXT, top_k=12, top_n=5), WordCross())
-    cross = [place.cross for place in ranked.places]
-    assert cross[:5] == sorted(cross[:5], reverse=True)
-    assert cross[5:] == [None] * 7
-    assert {each for each, _ in found(ranked)[:5]} == {each for each, _ in found(late)[:5]}
-    assert found(ranked)[5:] == found(late)[5:]
-
-
-def test_top_k_cuts_after_the_second_look(scanned: Serving) -> None:
-    whole = rank(scanned, asked(TEXT, top_k=30, top_n=30), WordCross())
-    ranked = rank(scanned, asked(TEXT, top_k=2, top_n=30), WordCross())
-    assert found(ranked) == found(whole)[:2]
-
-
-def test_rerank_without_a_cross_encoder_names_the_flag(scanned: Serving) -> None:
-    with pytest.raises(NotConfigured, match="--reranker"):
-        rank(scanned, asked(top_n=5))
 
 
 class Clock:
