@@ -105,21 +105,14 @@ def updated_pool(store: GenerationStore, generation: str) -> Iterator[tuple[int,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Taken:
-    """The rows that a part takes, in the order of the pool.
-
-    Attributes:
-        like: the part whose index is chosen again.
-        sources: from which of the snapshots each comes, (N,).
-        order: their places in the pool, (N,), ascending.
-        kept: the part that is taken as it is; None: it is built of the rows.
-    """
+    """The rows that a part takes, in the order of the pool."""
 
     slots: Slots
-    like: Manifest
-    sources: NDArray[np.int64]
+    like: Manifest  # the part whose index is chosen again
+    sources: NDArray[np.int64]  # from which of the snapshots each comes, (N,)
     rows: NDArray[np.int64]
-    order: NDArray[np.int64]
-    kept: Generation | None = None
+    order: NDArray[np.int64]  # their places in the pool, (N,), ascending
+    kept: Generation | None = None  # the part that is taken as it is; None: it is built of the rows
 
 
 @contextmanager

@@ -194,22 +194,15 @@ def _fill(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """Where the vectors of a chunk come from.
-
-    Attributes:
-        earlier: positions of texts that a row before the chunk has, and `rows`, the first of these.
-        known: texts that a part before has, and `taken`, those of an earlier generation.
-        new: positions of the texts to encode, each once, in the order of the rows.
-        of_new: for each position that is none of these, which of the new texts it has.
-    """
+    """Where the vectors of a chunk come from."""
 
     chunk: ChunkTexts
-    earlier: NDArray[np.int64]
+    earlier: NDArray[np.int64]  # positions of texts that a row before the chunk has, and `rows`, the first of these
     rows: NDArray[np.int64]
-    known: KnownTexts
+    known: KnownTexts  # texts that a part before has, and `taken`, those of an earlier generation
     taken: KnownTexts
-    new: list[int]
-    of_new: dict[int, int]
+    new: list[int]  # positions of the texts to encode, each once, in the order of the rows
+    of_new: dict[int, int]  # for each position that is none of these, which of the new texts it has
 
     def whole(self, new: Representations, earlier: Representations) -> Representations:
         """Put together what was made of the new texts, of the earlier rows and of the known texts."""

@@ -39,37 +39,26 @@ def _now() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What to build.
-
-    Attributes:
-        encoding: of its CSV files, see `read_pool`.
-        model: checkpoint or base model; None: the active generation's.
-        compacts: compact the active generation; the other fields do not count then.
-    """
+    """What to build."""
 
     pool: tuple[str, ...]
-    encoding: str | None = None
-    model: str | None = None
+    encoding: str | None = None  # of its CSV files, see `read_pool`
+    model: str | None = None  # checkpoint or base model; None: the active generation's
     activate: bool = True
     revision: int | None = None
-    compacts: bool = False
+    compacts: bool = False  # compact the active generation; the other fields do not count then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A job as it was last recorded.
-
-    Attributes:
-        stage: of a build, see `build`, or DONE. `done`, `total`, `rate` (candidates a second), `eta_seconds` belong to
-            this stage, and are None while they are unknown.
-        notes: what is to be known about it: the pool's fields, the choice of the index.
-        created, started, finished: ISO 8601, UTC.
-    """
+    """A job as it was last recorded; its times are in ISO 8601, UTC."""
 
     id: str
     request: JobRequest
     created: str
     state: str = QUEUED
+    # Of a build, see `build`, or DONE. `done`, `total`, `rate` (candidates a second), `eta_seconds` belong to this
+    # stage, and are None while they are unknown.
     stage: str | None = None
     done: int = 0
     total: int | None = None
@@ -77,7 +66,7 @@ class JobRecord:
     eta_seconds: float | None = None
     error: str | None = None
     generation: str | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # to be known: the pool's fields, the choice of the index
     started: str | None = None
     finished: str | None = None
     pid: int | None = None

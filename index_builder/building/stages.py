@@ -173,15 +173,10 @@ def _pieces(table: CandidateTable, clock: StageClock) -> Iterator[list[str]]:
 
 
 class EncodedContext(NamedTuple):
-    """A real context.
+    """A real context."""
 
-    Attributes:
-        conversation: what its words are read from.
-        codes: its vectors (M, D), with the score scale multiplied in.
-    """
-
-    conversation: Conversation
-    codes: Codes
+    conversation: Conversation  # what its words are read from
+    codes: Codes  # its vectors (M, D), with the score scale multiplied in
 
     @classmethod
     def of(cls, model: ContextEncoder, conversations: Sequence[Conversation]) -> "list[EncodedContext]":

@@ -51,19 +51,13 @@ def forget_nothing(_generation: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A finished chunk.
+    """A finished chunk."""
 
-    Attributes:
-        part: where its part lies within the generation; "" for the only one.
-        source: `source_digest` of what it was made of.
-        content: `content_digest` of what was made.
-    """
-
-    part: str
+    part: str  # where its part lies within the generation; "" for the only one
     rows: int
     truncated: int
-    source: str
-    content: str
+    source: str  # `source_digest` of what it was made of
+    content: str  # `content_digest` of what was made
 
 
 def source_digest(model: str, runner: tuple[str, str], dtype: str, ids: Sequence[str], texts: Sequence[str]) -> str:

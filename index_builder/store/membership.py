@@ -11,16 +11,11 @@ from polyrank.index_builder.vectors.local import IDS_FILE, IdIndex
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many candidates a part has.
-
-    Attributes:
-        added: of all, those that updates added or replaced.
-        removed: of those that were built, those that updates removed or replaced.
-    """
+    """How many candidates a part has."""
 
     count: int
-    added: int
-    removed: int
+    added: int  # of all, those that updates added or replaced
+    removed: int  # of those that were built, those that updates removed or replaced
 
 
 class Membership:

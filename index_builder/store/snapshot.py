@@ -63,15 +63,10 @@ _ROWS_AT_ONCE = 8192
 
 
 class WordValues(NamedTuple):
-    """The lexical scores of rows.
+    """The lexical scores of rows."""
 
-    Attributes:
-        own: for the generation's own rows, (N,).
-        added: for all rows ever added, (>= A,); `added` of the snapshot says which of them count.
-    """
-
-    own: NDArray[np.float32]
-    added: NDArray[np.float32]
+    own: NDArray[np.float32]  # for the generation's own rows, (N,)
+    added: NDArray[np.float32]  # for all rows ever added, (>= A,); `added` of the snapshot says which of them count
 
 
 class _AddedRows:
@@ -144,20 +139,13 @@ def _with_end(array: NDArray[Any], start: int, new: NDArray[Any]) -> NDArray[Any
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A part of a generation at a revision; it never changes, and several threads may read it.
-
-    Attributes:
-        revision: of the last update of the generation.
-        order_end: the place in the pool of the next row that an update adds to any part.
-        removed: the generation's own rows that are no longer in it; ascending, (R,).
-        added: the added rows that are still in it, counted from 0; ascending, (A,).
-    """
+    """A part of a generation at a revision; it never changes, and several threads may read it."""
 
     generation: Generation
-    revision: int
-    order_end: int
-    removed: Rows
-    added: Rows
+    revision: int  # of the last update of the generation
+    order_end: int  # the place in the pool of the next row that an update adds to any part
+    removed: Rows  # the generation's own rows that are no longer in it; ascending, (R,)
+    added: Rows  # the added rows that are still in it, counted from 0; ascending, (A,)
     _buffer: _AddedRows
     _seen: int  # rows of the buffer
     _tables: tuple[WordTable, ...]  # the words of these rows, in their order; none where words do not count

@@ -101,9 +101,6 @@ class LocalEmbeddings:
 
     The matrix may be missing: then only ids can be looked up, and an error names the `generation`.
 
-    Attributes:
-        late: the block of the second stage; None: the model has none.
-
     Raises:
         ValueError: the files' sizes do not fit each other or the dimension.
     """
@@ -115,7 +112,7 @@ class LocalEmbeddings:
         self.ids = IdIndex(directory / IDS_FILE)
         blocks = _blocks(directory / MATRIX_FILE, dim, late)
         self._vectors, *others = (RowBlock(path, of, dtype, len(self.ids), generation) for path, of in blocks)
-        self.late = others[0] if others else None
+        self.late = others[0] if others else None  # the block of the second stage; None: the model has none
 
     @property
     def has_matrix(self) -> bool:

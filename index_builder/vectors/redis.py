@@ -140,12 +140,9 @@ class StoredVectors:
         beginning: put before a name to make its key.
         longest: a length that no vector exceeds; one from Redis that does is CORRUPT.
         lifetime_seconds: of what is put; None: unlimited.
-
-    Attributes:
-        at_once: how many names are asked for in one go.
     """
 
-    at_once = MGET_KEYS
+    at_once = MGET_KEYS  # how many names are asked for in one go
 
     def __init__(
         self,

@@ -166,19 +166,14 @@ _CONTEXTS_A_PASS = 32
 
 
 class Retrieved(NamedTuple):
-    """What was found for a context.
+    """What was found for a context."""
 
-    Attributes:
-        best: places and scores of the DEPTH best texts, best first.
-        beyond: how many texts were not found and tie with the last one; counted only where a right one is among those
-            that tie with it.
-        right_beyond: the places of the right ones among these.
-    """
-
-    best: TopK
+    best: TopK  # places and scores of the DEPTH best texts, best first
     read: int = 0
+    # How many texts were not found and tie with the last one; counted only where a right one is among those that tie
+    # with it.
     beyond: int = 0
-    right_beyond: NDArray[np.int64] = np.empty(0, np.int64)
+    right_beyond: NDArray[np.int64] = np.empty(0, np.int64)  # the places of the right ones among these
 
     def ties(self, gains_of: Callable[[NDArray[np.int64]], NDArray[np.float64]]) -> Ties:
         """Return the ranking; `gains_of` gives the gains of texts by their places. It is exact for the first DEPTH."""

@@ -62,15 +62,10 @@ class Passes(Generic[E]):
 
 
 class States(Protocol):
-    """What lies before and behind the parts of an encoder: it lays out texts, and compares what was made of them.
+    """What lies before and behind the parts of an encoder: it lays out texts, and compares what was made of them."""
 
-    Attributes:
-        dim: D1, the size of a candidate's first-stage vector.
-        late_rows: what is kept of each candidate for the second stage; None: there is none.
-    """
-
-    dim: int
-    late_rows: LateRows | None
+    dim: int  # D1, the size of a candidate's first-stage vector
+    late_rows: LateRows | None  # what is kept of each candidate for the second stage; None: there is none
 
     def context_batch(self, contexts: Sequence[list[int]], pad_id: int) -> TokenBatch:
         """Lay out tokenised contexts as the transformer is to read them."""

@@ -47,11 +47,7 @@ _USUAL_LAYERS = 12  # of a transformer whose config.json does not say
 
 
 class LateRanker(LateForwards, TextRanker):
-    """Ranks by vectors of candidates that can be computed ahead.
-
-    Attributes:
-        max_input_tokens: limit for a candidate; longer ones are cut.
-    """
+    """Ranks by vectors of candidates that can be computed ahead."""
 
     retrieves: Literal[True] = True
 
@@ -66,7 +62,7 @@ class LateRanker(LateForwards, TextRanker):
         layers = read_object(backbone_file(files.source)).get("num_hidden_layers", _USUAL_LAYERS)
         LateForwards.__init__(self, network, compiler, layers)
         TextRanker.__init__(self, name, network.config, files.fingerprint)
-        self.max_input_tokens = network.config.max_candidate_tokens
+        self.max_input_tokens = network.config.max_candidate_tokens  # limit for a candidate; longer ones are cut
         self._assembler, self._files = assembler, files
 
     @cached_property
@@ -125,11 +121,7 @@ class LateRanker(LateForwards, TextRanker):
 
 
 class CrossRanker(PairForwards, TextRanker):
-    """Ranks by reading context and candidate together: the most accurate and the slowest.
-
-    Attributes:
-        max_input_tokens: limit for a context and a candidate together; longer ones are cut.
-    """
+    """Ranks by reading context and candidate together, cut to `max_input_tokens`: the most accurate and the slowest."""
 
     retrieves: Literal[False] = False
 

@@ -58,17 +58,13 @@ from polyrank.model.training.tuning import (
 
 @dataclass(frozen=True)
 class Student:
-    """An encoder under training.
-
-    Attributes:
-        directory: where the transformer's config and tokenizer.json for its checkpoint are.
-        fixed: adapters that belong in the checkpoint and are not trained (those of a first stage).
-    """
+    """An encoder under training."""
 
     encoder: Encoder
     config: ModelConfig
-    directory: Path
+    directory: Path  # where the transformer's config and tokenizer.json for its checkpoint are
     assembler: Assembler
+    # Adapters that belong in the checkpoint and are not trained (those of a first stage).
     fixed: dict[str, Tensor] = field(default_factory=dict)
 
     def trainable(self) -> dict[str, Tensor]:

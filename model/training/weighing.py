@@ -241,14 +241,11 @@ class _Scored(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """The calibration, how many lists it was fitted on, and what a threshold of 0.5 does.
-
-    Attributes:
-        right, wrong: shares of right and of wrong replies at 0.5 or above, in dialogues that it was not fitted on.
-    """
+    """The calibration, how many lists it was fitted on, and what a threshold of 0.5 does."""
 
     calibration: CalibrationConfig
     lists: int
+    # Shares of right and of wrong replies at 0.5 or above, in dialogues that it was not fitted on.
     right: float
     wrong: float
 
