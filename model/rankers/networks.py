@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.architectures.batching import distinct_sequences
+from polyrank.model.checkpoint.discovery import find_base, find_checkpoint
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles, backbone_file, read_object
 from polyrank.model.checkpoint.lookup import architecture_of, called, is_checkpoint
 from polyrank.model.checkpoint.quantised import Quantisation
-from polyrank.model.checkpoint.stored import find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inference.auto import Chooser, candidates

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from polyrank.model.architectures.backbone import Backbone, TensorBatch, read_weights
 from polyrank.model.architectures.batching import length_batches, pad
 from polyrank.model.architectures.pairs import FIRST_STAGE, PairEncoder
+from polyrank.model.checkpoint.discovery import read_checkpoint
 from polyrank.model.checkpoint.files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
@@ -27,7 +28,6 @@ from polyrank.model.checkpoint.files import (
     read_config,
 )
 from polyrank.model.checkpoint.lookup import BaseModel, by_published_name, require_network, resolve_base
-from polyrank.model.checkpoint.published import Published, read_published
 from polyrank.model.checkpoint.read import (
     Encoder,
     begin,
@@ -37,7 +37,7 @@ from polyrank.model.checkpoint.read import (
     own_tensors,
     split,
 )
-from polyrank.model.checkpoint.stored import read_checkpoint
+from polyrank.model.checkpoint.sentence_encoder import Published, read_published
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.options import options_of

@@ -20,7 +20,7 @@ from tiny import write_base, write_checkpoint
 from unprivileged import bound_by_permissions
 
 import polyrank
-from polyrank.model.checkpoint.stored import read_checkpoint
+from polyrank.model.checkpoint.discovery import read_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelError, ModelNotFound
 from polyrank.model.inference.disk_cache import DiskCache

@@ -20,7 +20,7 @@ from tiny_int8 import quantised_checkpoint, require_int8
 
 import polyrank
 from polyrank.model import threads
-from polyrank.model.checkpoint.stored import StoredModel
+from polyrank.model.checkpoint.discovery import StoredModel
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inference import auto, compiler, disk_cache, openvino_backend

@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, Pretrain
 
 import polyrank
 from polyrank.model.checkpoint.lookup import require_pair_scorer, require_retriever, require_teacher
-from polyrank.model.checkpoint.published import is_reranker
+from polyrank.model.checkpoint.sentence_encoder import is_reranker
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.student import start

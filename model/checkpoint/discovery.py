@@ -15,7 +15,7 @@ from polyrank.model.checkpoint.files import (
     read_object,
 )
 from polyrank.model.checkpoint.lookup import BaseModel, resolve_base
-from polyrank.model.checkpoint.published import Published, is_reranker, read_published
+from polyrank.model.checkpoint.sentence_encoder import Published, is_reranker, read_published
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.text.tokenizer import Tokenizer
