@@ -71,10 +71,6 @@ def test_round_trip(base: Path, tmp_path: Path, kind: str, weights: str, shared:
     assert one == two
 
 
-def test_a_fingerprint_is_64_hexadecimal_digits(base: Path) -> None:
-    assert len(bytes.fromhex(made(base, **KINDS["bi"]).fingerprint)) == 32
-
-
 @pytest.mark.parametrize("kind", ["bi", "poly codes", "cross", "residual"])
 def test_base_weights_are_a_reference(base: Path, tmp_path: Path, kind: str) -> None:
     """What the checkpoint holds itself: codes or head, no transformer."""

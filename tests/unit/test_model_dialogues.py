@@ -266,12 +266,6 @@ def written(path: Path, dialogues: list[Dialogue]) -> bytes:
     return path.read_bytes()
 
 
-def interrupted(path: Path, error: BaseException) -> None:
-    with new_dialogues(path) as write:
-        write(FULL)
-        raise error
-
-
 @pytest.fixture(params=[*NAMES, "D.JSONL.GZ"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A file to write; the test must leave nothing else beside it."""
@@ -300,25 +294,6 @@ def test_a_line_holds_what_the_example_has(tmp_path: Path) -> None:
         "candidates": ["no", "yes"], "label": 1, "negatives": ["never", "no"], "dialogue": "17",
     }  # fmt: skip
     assert bare == {"context": ["hi"], "response": "yes", "negatives": []}
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt()])
-def test_a_block_that_fails_leaves_what_was_there(path: Path, error: BaseException) -> None:
-    with pytest.raises(type(error)):
-        interrupted(path, error)
-    assert not path.exists()
-    before = written(path, [BARE])
-    with pytest.raises(type(error)):
-        interrupted(path, error)
-    assert path.read_bytes() == before
-
-
-def test_the_file_appears_when_it_is_complete(path: Path) -> None:
-    with new_dialogues(path) as write:
-        for _ in range(2000):
-            write(FULL)
-        assert not path.exists()
-    assert path.exists()
 
 
 KILLED = """
@@ -362,11 +337,6 @@ def test_an_unknown_kind_of_file_is_not_written(tmp_path: Path, name: str) -> No
     with pytest.raises(DialoguesInvalid, match=r"unknown kind of file; use one of \.jsonl, "):
         written(tmp_path / name, [])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_directory_that_is_missing_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        written(tmp_path / "none" / "d.jsonl", [BARE])
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "http://a/b.png"}}

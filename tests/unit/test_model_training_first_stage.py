@@ -169,15 +169,6 @@ def test_a_bi_encoder_learns_beside_the_words_of_another_model(base: Path, tmp_p
         assert (seen.looks[0][1] < 0.5) == bool(words), "replies repeat an order's number, which only words can read"
 
 
-def test_a_model_without_words_is_refused_before_files_are_read(base: Path, tmp_path: Path) -> None:
-    silent, seen = write_checkpoint(tmp_path, "silent", 0, architecture="bi"), Seen()
-    config, files = settings(base, words=str(silent)), Data([tmp_path / "none"])
-    with pytest.raises(
-        InvalidInput, match=f"{silent} is no checkpoint whose words count; give another one, or lexical"
-    ):
-        train(config, files, tmp_path / "no", on_survey=seen.survey, watch=seen.watch)
-
-
 def test_words_count_in_the_loss_or_not_at_all(base: Path, tmp_path: Path) -> None:
     config, seen = settings(base, words="lexical"), Seen()
     with pytest.raises(InvalidInput, match="give --words, or --no-evidence or --recipe"):

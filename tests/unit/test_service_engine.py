@@ -28,7 +28,6 @@ from service_fakes import (
 )
 
 from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan import Status
 from polyrank.model.text import reading
 from polyrank.model.text.assembly import Conversation, Truncation
@@ -45,7 +44,6 @@ from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.unranked import embed, tokenize
 from polyrank.service.ranking.values import Given, Hits, Ranked, RankRequest
 from polyrank.service.scheduling import stages
-from polyrank.service.scheduling.forwards import Embeddings, PairScores
 from polyrank.service.scheduling.scheduler import Work
 from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
@@ -248,22 +246,6 @@ def test_without_its_search_thread_only_a_restart_helps() -> None:
     assert runtime.stuck
     assert "the search thread has ended" in (runtime.failed or "")
     runtime.close()
-
-
-def test_pairs_are_scored_and_texts_embedded(scanned: Serving) -> None:
-    async def scene() -> tuple[PairScores, Embeddings, Embeddings]:
-        with running(WordCross()) as runtime:
-            return (
-                await score_pairs(runtime, None, Conversation.of("w1 w2"), ["w2 w3", "w4", "w2 w1"], Journey()),
-                await embed(runtime, scanned, ["w1", "w2 " * 50], Journey()),
-                await embed(runtime, scanned, [], Journey()),
-            )
-
-    read, embedded, nothing = asyncio.run(scene())
-    assert (read.scores.tolist(), read.tokens) == ([1, 0, 2], 2 * 3 + 5)
-    np.testing.assert_array_equal(embedded.made.first, encode_texts(scanned.ranker, ["w1", "w2 " * 50]).first)
-    assert (embedded.tokens, embedded.cut) == (1 + 32, 1)
-    assert len(nothing.made.first) == 0
 
 
 def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> None:

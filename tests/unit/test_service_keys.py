@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from no_descriptors import no_descriptors
 
 from polyrank.service.auth import keys
 from polyrank.service.auth.buckets import SharedBuckets
@@ -306,16 +305,6 @@ def test_a_file_that_cannot_be_read_for_the_moment_is_read_at_the_next_look(path
     with pytest.raises(Unauthenticated):
         fixture.call("reader")
     assert (fixture.reloads("ok"), fixture.reloads("refused")) == (1, 0)
-
-
-def test_a_shortage_of_descriptors_keeps_no_revoked_key(path: Path) -> None:
-    fixture = Fixture(path)
-    write(path, boss={})
-    with no_descriptors(), pytest.raises(SettingsError, match="Too many open files"):
-        fixture.access.look()
-    fixture.access.look()
-    with pytest.raises(Unauthenticated):
-        fixture.call("reader")
 
 
 def test_a_key_has_its_own_rate_or_that_of_the_settings(path: Path) -> None:
