@@ -60,7 +60,7 @@ for name in "$@"; do
         --steps "${STEPS:-1918}" "${late[@]}"
       quantise chat-multi ;;
     chat-large)
-      english chat-large --base "${LARGE_BASE:-sentence-transformers/all-mpnet-base-v2}" --languages en \
+      RANK=32 english chat-large --base "${LARGE_BASE:-sentence-transformers/all-mpnet-base-v2}" --languages en \
         --architecture poly --n-codes 64 --steps "${STEPS:-1918}" "${late[@]}"
       quantise chat-large ;;
     chat-uni) # it needs the chat-poly of the same OUTPUT; a Uni-encoder does not run in int8

@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
 
 import polyrank
+from polyrank.model.errors import ModelNotFound
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"
 NAMES = sorted(path.parent.name for path in SHIPPED.glob("*/polyrank.json"))
@@ -22,9 +23,10 @@ SAMPLE = SHIPPED.parent / "examples" / "support" / "conversations.jsonl"
 
 
 def test_all_are_here_and_small() -> None:
-    assert NAMES == ["chat-bi", "chat-multi", "chat-poly", "chat-uni"]
+    assert NAMES == ["chat-bi", "chat-large", "chat-multi", "chat-poly", "chat-uni"]
     for name in NAMES:
-        most = 20 if name == "chat-multi" else 12  # 9 MiB of word pieces for a hundred languages
+        # the base of chat-large is wide; 9 MiB of chat-multi are word pieces for a hundred languages
+        most = {"chat-large": 22, "chat-multi": 20}.get(name, 12)
         assert sum(path.stat().st_size for path in (SHIPPED / name).rglob("*") if path.is_file()) < most * 2**20
 
 
@@ -45,8 +47,13 @@ def test_a_checkpoint_says_how_it_was_made(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_checkpoint_is_an_adapter_that_ranks(name: str) -> None:
-    ranker = polyrank.load(SHIPPED / name)
-    assert ranker.config.architecture == name.removeprefix("chat-").replace("multi", "poly")
+    try:
+        ranker = polyrank.load(SHIPPED / name)
+    except ModelNotFound as error:
+        assert name == "chat-large"
+        pytest.skip(str(error))
+    kind = name.removeprefix("chat-")
+    assert ranker.config.architecture == {"large": "poly", "multi": "poly"}.get(kind, kind)
     assert ranker.config.weights == "adapter"
     asked = [json.loads(line) for line in SAMPLE.read_text(encoding="utf-8").splitlines()[:10]]
     first = [
