@@ -16,15 +16,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TypedDict
 
 from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.building.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.building.pipeline import build
-from polyrank.index_builder.building.plans import BuildOptions, BuildResult
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.building.stages import PUBLISHING, OnProgress
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound, StoreBusy
-from polyrank.index_builder.pool.rows import PoolRows, read_pool
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
@@ -55,7 +54,6 @@ class _Reporter:
         self._cancelled = False
 
     def cancel(self, _number: int, _frame: FrameType | None) -> None:
-        """Stop the build; a signal handler."""
         _handle_signals(signal.SIG_IGN)  # a second signal must not disturb the cleaning up
         self._cancelled = True
         raise _Cancelled
@@ -141,37 +139,25 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 
 def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[str, list[str]]:
     """Build what the job asks for; returns the id of the generation, and what is to be known about it."""
+    # The server's Redis holds the lease; shards read vectors from the disk, so they need no copy there.
+    url, cluster = (os.environ.get(f"POLYRANK_{name}") or None for name in ("REDIS_URL", "CLUSTER"))
     if request.compacts:
-        result, fields = compact(root, progress=progress, **_redis()), []
+        result = compact(root, redis_url=url, copies_vectors=cluster is None, progress=progress)
+        fields = []
     else:
-        pool = read_pool(request.pool, root, request.encoding)
-        result = _built(request, pool, root, progress)
+        pool, store = read_pool(request.pool, root, request.encoding), GenerationStore(root)
+        encoder, parts = _encoder(request, store), 1
+        options = BuildOptions(
+            activate=request.activate, revision=request.revision, redis_url=url, copies_vectors=cluster is None
+        )
+        if (active := store.active_or_none()) is not None:  # who chose its dtype and parts is not asked again
+            options, parts = replace(options, dtype=active.dtype), len(active.parts)
+        result = build(encoder, pool, root, options, parts=parts, progress=progress)
         fields = pool.fields.lines()
     notes = [*fields, *result.said_of_taken, *result.notes]
     with suppress(BrokenPipeError):  # the server that would log it may be gone
         sys.stderr.writelines(f"{note}\n" for note in notes)
     return result.generation, notes
-
-
-class _Redis(TypedDict):
-    redis_url: str | None
-    copies_vectors: bool
-
-
-def _redis() -> _Redis:
-    """The server's Redis, which holds the lease; shards read vectors from the disk, so they need no copy there."""
-    url, cluster = (os.environ.get(f"POLYRANK_{name}") or None for name in ("REDIS_URL", "CLUSTER"))
-    return {"redis_url": url, "copies_vectors": cluster is None}
-
-
-def _built(request: JobRequest, pool: PoolRows, root: Path, progress: OnProgress) -> BuildResult:
-    """Build in the dtype, and in as many parts, as the active generation: who chose them is not asked again."""
-    store = GenerationStore(root)
-    encoder, parts = _encoder(request, store), 1
-    options = BuildOptions(activate=request.activate, revision=request.revision, **_redis())
-    if (active := store.active_or_none()) is not None:
-        options, parts = replace(options, dtype=active.dtype), len(active.parts)
-    return build(encoder, pool, root, options, parts=parts, progress=progress)
 
 
 def _load(name: str) -> CandidateEncoder:

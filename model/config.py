@@ -28,23 +28,16 @@ _MOST = 1e6  # of a weight; sums of such weights stay finite in float32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AssemblyConfig:
-    """How turns and persona become one token sequence (polyrank.model.text.assembly).
-
-    Attributes:
-        turn_separator: between turns; a special token's name, or text.
-        persona_separator: between persona sentences, and between persona and turns.
-        role_markers: text before a turn of a role, e.g. {"user": "customer:"}; other roles get none.
-        persona_marker: text before the first persona sentence.
-        max_turns: how many turns are kept, newest first. None: as many as the token budget allows.
-        context_prompt, candidate_prompt: text before each context and each candidate, as published with a base model.
-    """
+    """How turns and persona become one token sequence (polyrank.model.text.assembly)."""
 
     version: int = ASSEMBLY_VERSION
-    turn_separator: str = "[SEP]"
-    persona_separator: str = "[SEP]"
+    turn_separator: str = "[SEP]"  # between turns; a special token's name, or text
+    persona_separator: str = "[SEP]"  # between persona sentences, and between persona and turns
+    # Text before a turn of a role, e.g. {"user": "customer:"}; other roles get none.
     role_markers: Mapping[str, str] = field(default_factory=dict)
-    persona_marker: str = ""
-    max_turns: int | None = None
+    persona_marker: str = ""  # text before the first persona sentence
+    max_turns: int | None = None  # how many turns are kept, newest first; None: as many as the token budget allows
+    # Text before each context and each candidate, as published with a base model.
     context_prompt: str = ""
     candidate_prompt: str = ""
 
@@ -56,16 +49,13 @@ class AssemblyConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LexicalConfig:
-    """How words count in the score, beside what the network says (polyrank.model.lexical).
-
-    Attributes:
-        late_weight: factor on the network's score: that of the vectors, or of the pair for a Cross-encoder. For a
-            lexical model, which has no network, it says nothing.
-        weights: factor on each feature, by its name; features without one count nothing.
-    """
+    """How words count in the score, beside what the network says (polyrank.model.lexical)."""
 
     version: int = EVIDENCE_VERSION
+    # Factor on the network's score: that of the vectors, or of the pair for a Cross-encoder. For a lexical model, which
+    # has no network, it says nothing.
     late_weight: float = 1.0
+    # Factor on each feature, by its name; features without one count nothing.
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,21 +68,16 @@ class LexicalConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalibrationConfig:
-    """What a score says: a text is right with probability `1 / (1 + exp(-(slope * score + intercept)))`.
-
-    Attributes:
-        prior: the share of right texts among those scored that is assumed. Where p is right instead, the intercept is
-            larger by `logit(p) - logit(prior)`.
-        slope: above 0, so that the order of the scores stays.
-        intercept: what a score of 0 says.
-        alone_slope, alone_intercept: the same for a Cross-encoder whose words do not count, because a server knows no
-            pool; None: its score is the same in any case.
-    """
+    """What a score says: a text is right with probability `1 / (1 + exp(-(slope * score + intercept)))`."""
 
     version: int = CALIBRATION_VERSION
+    # The share of right texts among those scored that is assumed. Where p is right instead, the intercept is larger by
+    # `logit(p) - logit(prior)`.
     prior: float
-    slope: float
-    intercept: float
+    slope: float  # above 0, so that the order of the scores stays
+    intercept: float  # what a score of 0 says
+    # The same for a Cross-encoder whose words do not count, because a server knows no pool; None: its score is the same
+    # in any case.
     alone_slope: float | None = None
     alone_intercept: float | None = None
 
@@ -117,26 +102,21 @@ class QuantisationConfig:
     """What int8 changes, over lists that calibration had not seen; what it found lies in a file beside `polyrank.json`.
 
     Differences are int8's figure minus float32's, as shares of 1; their intervals are of 95 %, over conversations.
-
-    Attributes:
-        made_for: fingerprint of the model that was calibrated; it says nothing of another one.
-        sha256: of quantised.safetensors.
-        lists, conversations: over how many both were compared.
-        recall_at_1, mrr: float32's.
-        recall_change, mrr_change: the mean difference, and the ends of its interval.
-        nearness: how near outputs are to float32's: "least cosine" and "mean cosine" of vectors, "correlation" of
-            scores of pairs.
     """
 
     version: int = QUANTISATION_VERSION
-    made_for: str
-    sha256: str
+    made_for: str  # fingerprint of the model that was calibrated; it says nothing of another one
+    sha256: str  # of quantised.safetensors
+    # Over how many both were compared.
     lists: int
     conversations: int
+    # float32's.
     recall_at_1: float
     mrr: float
+    # The mean difference, and the ends of its interval.
     recall_change: Sequence[float]
     mrr_change: Sequence[float]
+    # How near outputs are to float32's: "least cosine" and "mean cosine" of vectors, "correlation" of scores of pairs.
     nearness: Mapping[str, float]
 
     MOST_LOSS: ClassVar[float] = 0.003
@@ -182,67 +162,56 @@ class ModelConfig:
     """Architecture facts of a checkpoint.
 
     A lexical model has an architecture, its evidence and a training summary; the other fields say nothing of it.
-
-    Attributes:
-        base_name: the base model's name, for people; `base_sha256` is its identity.
-        base_sha256: sha256 of the base's model.safetensors; empty where the weights do not refer to a base.
-        base_forms: sha256 of other forms of these weights that do, too, such as rounded ones. With each the model is
-            another one: its vectors differ, and so does its fingerprint.
-        weights: where the transformer's weights are. "base": the base's own, by reference. "adapter": the base's, plus
-            a low-rank difference in the checkpoint (checkpoint/read.py). "full": in the checkpoint.
-        residual: the Cross-encoder adds to the score of a Poly-encoder (architectures/cross.py). The checkpoint holds
-            both; the fields from `context_vectors` to `score_scale` describe the Poly-encoder.
-        head: what makes a Cross-encoder's score of token states. "linear": a linear map of the first one. "published":
-            what the base model was published with, as a sequence classifier with one label.
-        context_vectors: which context vectors the Poly-encoder uses (Humeau et al. 4.4, Appendix C).
-        reduction: how token states become one vector (Humeau et al. 4.2).
-        reduction_m: m of "first-m mean".
-        dense: linear maps of the Bi-encoder's reduced vectors, one after the other, as published with a base model.
-        shared_encoder: True: one transformer for both sides. False: one for each.
-        normalize: scale token states in the code attention, context vectors and candidate embeddings to unit length.
-        code_scale: factor on the logits of the code attention.
-        score_scale: factor on the dot products of context vectors and candidate embedding.
-        max_context_tokens, max_candidate_tokens: limits for one text, special tokens included.
-        evidence: how words count in the score; None: they do not.
-        own: what its architecture alone has (`options` of its row in the registry); `polyrank.json` holds it under the
-            architecture's name. None: nothing, or it is not known yet.
-        languages: those that it learnt, ISO 639-1; empty: that is not known. Not part of the model's identity.
-        labels: the classes that a classifier tells; empty: the model ranks.
-        class_from: what tells the classes. "head": outputs for a context and a text, one for each label, in their
-            order. "score": the score of each label as a reply to the context, whose last turn is the text.
-        calibration: what its scores say; None: that is not known. Not part of the model's identity: no score and no
-            vector depends on it.
-        quantisation: what int8 changes; None: it was not calibrated. As all precisions, it is not part of the model's
-            identity.
-        training: free-form summary of the training run; not part of the model's identity.
     """
 
     architecture: str
-    base_name: str
-    base_sha256: str = ""
+    base_name: str  # the base model's name, for people; `base_sha256` is its identity
+    base_sha256: str = ""  # sha256 of the base's model.safetensors; empty where the weights do not refer to a base
+    # sha256 of other forms of these weights that do, too, such as rounded ones. With each the model is another one: its
+    # vectors differ, and so does its fingerprint.
     base_forms: Sequence[str] = ()
+    # Where the transformer's weights are. "base": the base's own, by reference. "adapter": the base's, plus a low-rank
+    # difference in the checkpoint (checkpoint/read.py). "full": in the checkpoint.
     weights: Weights = "full"
+    # The Cross-encoder adds to the score of a Poly-encoder (architectures/cross.py). The checkpoint holds both; the
+    # fields from `context_vectors` to `score_scale` describe the Poly-encoder.
     residual: bool = False
+    # What makes a Cross-encoder's score of token states. "linear": a linear map of the first one. "published": what the
+    # base model was published with, as a sequence classifier with one label.
     head: Head = "linear"
+    # Which context vectors the Poly-encoder uses (Humeau et al. 4.4, Appendix C).
     context_vectors: ContextVectors = "codes"
     n_codes: int = 64
+    # How token states become one vector (Humeau et al. 4.2).
     reduction: Reduction = "first"
-    reduction_m: int = 16
+    reduction_m: int = 16  # m of "first-m mean"
+    # Linear maps of the Bi-encoder's reduced vectors, one after the other, as published with a base model.
     dense: Sequence[DenseConfig] = ()
-    shared_encoder: bool = False
+    shared_encoder: bool = False  # True: one transformer for both sides; False: one for each
+    # Scale token states in the code attention, context vectors and candidate embeddings to unit length.
     normalize: bool = False
-    code_scale: float = 1.0
-    score_scale: float = 1.0
+    code_scale: float = 1.0  # factor on the logits of the code attention
+    score_scale: float = 1.0  # factor on the dot products of context vectors and candidate embedding
+    # Limits for one text, special tokens included.
     max_context_tokens: int = 360
     max_candidate_tokens: int = 72
     assembly: AssemblyConfig = field(default_factory=AssemblyConfig)
-    evidence: LexicalConfig | None = None
+    evidence: LexicalConfig | None = None  # how words count in the score; None: they do not
+    # What its scores say; None: that is not known. Not part of the model's identity: no score and no vector depends on
+    # it.
     calibration: CalibrationConfig | None = None
+    # What int8 changes; None: it was not calibrated. As all precisions, it is not part of the model's identity.
     quantisation: QuantisationConfig | None = None
+    # What its architecture alone has (`options` of its row in the registry); `polyrank.json` holds it under the
+    # architecture's name. None: nothing, or it is not known yet.
     own: Block | None = None
+    # Those that it learnt, ISO 639-1; empty: that is not known. Not part of the model's identity.
     languages: Sequence[str] = ()
-    labels: Sequence[str] = ()
+    labels: Sequence[str] = ()  # the classes that a classifier tells; empty: the model ranks
+    # What tells the classes. "head": outputs for a context and a text, one for each label, in their order. "score": the
+    # score of each label as a reply to the context, whose last turn is the text.
     class_from: ClassFrom = "head"
+    # Free-form summary of the training run; not part of the model's identity.
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

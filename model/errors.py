@@ -8,15 +8,11 @@ class RankingError(Exception):
     """Root of all errors that the project raises on purpose; `str(error)` is one line that says what to do.
 
     Over HTTP an error is a problem (RFC 9457). Its class says which, or one that it descends from.
-
-    Attributes:
-        status: of the answer. With 500 the client gets no message of its own; the log has it.
-        slug: the end of the problem's type.
-        rejected: the reason under which the metric of refused requests counts it; None: it is not counted.
     """
 
+    # The slug ends the problem's type. With 500 the client gets no message of its own; the log has it.
     status, slug, title = 500, "internal", "The server failed"
-    rejected: str | None = None
+    rejected: str | None = None  # why, for the metric of refused requests; None: it is not counted
 
 
 class InvalidInput(RankingError):

@@ -47,7 +47,6 @@ class LateExplainer:
         return self._assembler.placed_context_steps(conversation)
 
     def reply_steps(self, texts: Sequence[str]) -> Steps[list[list[PlacedToken]]]:
-        """Make the tokens of each reply, in steps."""
         return self._assembler.placed_candidate_steps(texts)
 
     def context_tokens(self, tokens: Sequence[PlacedToken]) -> list[PlacedToken]:

@@ -134,16 +134,11 @@ def without(ids: Sequence[int], places: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a reply's score by vectors consists of; T tokens of the context, K of the reply.
+    """What a reply's score by vectors consists of; T tokens of the context, K of the reply."""
 
-    Attributes:
-        tokens: what each token of the context adds, (T,); None: it is no sum over them.
-        codes: the same by context vector; None: there are none, or `tokens` is None.
-        pairs: what each token of the context adds with each of the reply, (T, K); None: it is no sum over them.
-    """
-
-    tokens: Float64 | None = None
-    codes: CodeContributions | None = None
+    tokens: Float64 | None = None  # what each token of the context adds, (T,); None: it is no sum over them
+    codes: CodeContributions | None = None  # the same by context vector; None: there are none, or `tokens` is None
+    # What each token of the context adds with each of the reply, (T, K); None: it is no sum over them.
     pairs: Float64 | None = None
 
 

@@ -74,11 +74,9 @@ class _Bounded(io.RawIOBase):
         self._stream, self._most, self._left = stream, most_bytes, most_bytes
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # RawIOBase gives no other buffer
-        """Fill the buffer as far as there is content."""
         count: int = self._stream.readinto(buffer)
         self._left -= count
         if self._left < 0:
@@ -86,7 +84,6 @@ class _Bounded(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Close the decompressor, too."""
         self._stream.close()
         super().close()
 

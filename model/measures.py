@@ -21,17 +21,11 @@ from polyrank.model.text.folding import folded_line
 
 
 class Ties(NamedTuple):
-    """A ranking as groups of candidates with equal scores, best first; within a group all orders are as likely.
+    """A ranking as groups of candidates with equal scores, best first; within a group all orders are as likely."""
 
-    Attributes:
-        sizes: how many candidates each group has, (G,).
-        right: how many of them are right, (G,).
-        gains: the sum of their gains, (G,).
-    """
-
-    sizes: NDArray[np.int64]
-    right: NDArray[np.int64]
-    gains: NDArray[np.float64]
+    sizes: NDArray[np.int64]  # how many candidates each group has, (G,)
+    right: NDArray[np.int64]  # how many of them are right, (G,)
+    gains: NDArray[np.float64]  # the sum of their gains, (G,)
 
     @classmethod
     def of(cls, scores: ArrayLike, gains: ArrayLike) -> "Ties":

@@ -39,7 +39,6 @@ class Bounds:
 
     @property
     def kind(self) -> type[int] | type[float]:
-        """The type of the number."""
         return int if isinstance(self.least, int) else float
 
     def hold(self, value: float) -> bool:

@@ -19,32 +19,28 @@ _SETTINGS = f"{_TRAINING}.config"
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What one architecture brings.
+    """What one architecture brings."""
 
-    Attributes:
-        encoder: reference to the network, a LateEncoder (`retrieves`) or a PairEncoder; None: it has none, and ranks
-            by words alone.
-        retrieves: True: it can search a whole pool. False: it scores pairs.
-        reads_once: it reads a context once for all candidates, each of which then costs its own tokens alone.
-        settings: reference to its settings of training, a TrainConfig (polyrank.model.training.config) that knows
-            nothing of `options`.
-        options: what it alone has, in `polyrank.json` and as options of training; None: nothing.
-        objective: reference to what trains the network, an Objective (polyrank.model.training.objective).
-        classifier: reference to what trains the network to tell classes of pairs, an Objective; None: it cannot.
-        by_vectors: whether it reads texts as they are, and ranks by candidate attention between vectors alone: then it
-            serves without its network's class, which takes torch, where it was compiled before.
-        beyond_vectors: what its score needs beyond one vector of each side and their dot product, for a message; empty:
-            nothing, so that tools which compare vectors can use it.
-    """
-
+    # Reference to the network, a LateEncoder (`retrieves`) or a PairEncoder; None: it has none, and ranks by words
+    # alone.
     encoder: str | None
-    retrieves: bool = True
+    retrieves: bool = True  # True: it can search a whole pool; False: it scores pairs
+    # It reads a context once for all candidates, each of which then costs its own tokens alone.
     reads_once: bool = False
+    # Reference to its settings of training, a TrainConfig (polyrank.model.training.config) that knows nothing of
+    # `options`.
     settings: str = f"{_SETTINGS}:TwoStageTrainConfig"
+    # What it alone has, in `polyrank.json` and as options of training; None: nothing.
     options: type[Block] | None = None
+    # Reference to what trains the network, an Objective (polyrank.model.training.objective).
     objective: str | None = f"{_TRAINING}.apart:LateObjective"
+    # Reference to what trains the network to tell classes of pairs, an Objective; None: it cannot.
     classifier: str | None = f"{_TRAINING}.apart:ApartObjective"
+    # Whether it reads texts as they are, and ranks by candidate attention between vectors alone: then it serves without
+    # its network's class, which takes torch, where it was compiled before.
     by_vectors: bool = False
+    # What its score needs beyond one vector of each side and their dot product, for a message; empty: nothing, so that
+    # tools which compare vectors can use it.
     beyond_vectors: str = ""
 
     @property
@@ -65,21 +61,16 @@ _RESIDUAL = "the first stage's score is added; the paper's form is without"
 
 @dataclass(frozen=True, kw_only=True)
 class ColbertConfig(Block):
-    """What ColBERT has beyond other architectures; all but `dim` follows from the tokenizer.
-
-    Attributes:
-        query_tokens: contexts below this length are filled up to it with the mask token; 0: none is.
-        query_marker, candidate_marker: ids of the tokens behind the first one of a side; None: there is none.
-        dropped: ids of tokens whose vectors a candidate does not keep: punctuation.
-    """
+    """What ColBERT has beyond other architectures; all but `dim` follows from the tokenizer."""
 
     of: ClassVar[str] = "colbert"
     dim: int = 128
-    query_tokens: int = 0
+    query_tokens: int = 0  # contexts below this length are filled up to it with the mask token; 0: none is
     mask_id: int = 0
+    # Ids of the tokens behind the first one of a side; None: there is none.
     query_marker: int | None = None
     candidate_marker: int | None = None
-    dropped: Sequence[int] = ()
+    dropped: Sequence[int] = ()  # ids of tokens whose vectors a candidate does not keep: punctuation
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,15 +16,10 @@ _USUAL_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class LateRows:
-    """What a model keeps of each candidate for its second stage.
+    """What a model keeps of each candidate for its second stage."""
 
-    Attributes:
-        dim: D2, the size of a row.
-        count: rows of every candidate; None: it differs from candidate to candidate.
-    """
-
-    dim: int
-    count: int | None
+    dim: int  # D2, the size of a row
+    count: int | None  # rows of every candidate; None: it differs from candidate to candidate
 
     @property
     def usual_count(self) -> int:
@@ -33,30 +28,32 @@ class LateRows:
 
 
 class ContextEncoding(NamedTuple):
-    """What a model makes of one context.
+    """What a model makes of one context."""
 
-    Attributes:
-        codes: the vectors of the first stage, (M, D1), with the score scale multiplied in.
-        late: what the second stage reads, without padding; () where there is none.
-    """
-
-    codes: NDArray[np.float32]
-    late: tuple[NDArray[Any], ...] = ()
+    codes: NDArray[np.float32]  # the vectors of the first stage, (M, D1), with the score scale multiplied in
+    late: tuple[NDArray[Any], ...] = ()  # what the second stage reads, without padding; () where there is none
 
 
 class Representations(NamedTuple):
-    """What a model makes of N candidates.
+    """What a model makes of N candidates."""
 
-    Attributes:
-        first: the vectors of the first stage, (N, D1).
-        late: the rows of the second stage, (R, D2): those of candidate 0, then those of candidate 1, and so on; None:
-            there is no second stage.
-        counts: how many rows each candidate has, (N,), R in all; None where `late` is None.
-    """
-
-    first: NDArray[Any]
+    first: NDArray[Any]  # the vectors of the first stage, (N, D1)
+    # The rows of the second stage, (R, D2): those of candidate 0, then those of candidate 1, and so on; None: there is
+    # no second stage.
     late: NDArray[Any] | None = None
+    # How many rows each candidate has, (N,), R in all; None where `late` is None.
     counts: NDArray[np.int64] | None = None
+
+    def blocks(self) -> list[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Return its one or two blocks of rows (R, D), each with how many rows a candidate has in it, (N,)."""
+        vectors = self.first, np.ones(len(self.first), np.int64)
+        return [vectors] if self.late is None or self.counts is None else [vectors, (self.late, self.counts)]
+
+    @staticmethod
+    def of_blocks(blocks: "Sequence[tuple[NDArray[Any], NDArray[np.int64]]]") -> "Representations":
+        """Make one of its `blocks`."""
+        (first, _), *late = blocks
+        return Representations(first, *late[0]) if late else Representations(first)
 
     def take(self, positions: Sequence[int] | NDArray[np.int64]) -> "Representations":
         """Return those of these positions, in their order."""
@@ -114,15 +111,12 @@ def row_places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[
 class Additions:
     """Makes the score of a row `late_weight * late + values[row]`, where `late` is its score by candidate attention.
 
-    Attributes:
-        values: (N,) float32, finite; a number for each row of the pool.
-
     Raises:
         ValueError: the late weight is not finite and above 0.
     """
 
     late_weight: float
-    values: NDArray[np.float32]
+    values: NDArray[np.float32]  # (N,) float32, finite; a number for each row of the pool
 
     def __post_init__(self) -> None:
         if not 0 < self.late_weight < math.inf:

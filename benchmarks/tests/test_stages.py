@@ -152,10 +152,7 @@ def test_rank_hands_its_flags_on(capsys: Capture, tmp_path: Path, monkeypatch: p
     (store := tmp_path / "store").mkdir()
     benched(capsys, "rank", "--store", store, "--data", data, "--requests", "2")
     benched(capsys, "rank", "--store", store, "--data", data, "--requests", "3", "--redis", "redis://h")
-    assert seen == [
-        (store, 3, 2, []),
-        (store, 3, 3, ["--redis", "redis://h", "--vectors", "redis"]),
-    ]
+    assert seen == [(store, 3, 2, []), (store, 3, 3, ["--redis", "redis://h", "--vectors", "redis"])]
 
 
 def test_requests_that_fail_are_counted(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.evaluation.rankings import candidate_embeddings, context_codes, gold_ties
+from polyrank.model.evaluation.rankings import candidate_representations, context_encodings, gold_ties
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import normalised
@@ -53,8 +53,8 @@ def says_nothing_again(dialogue: Dialogue) -> bool:
 def _scores(ranker: LateRanker, dialogues: Sequence[Dialogue]) -> Iterator[dict[str, NDArray[np.float32]]]:
     """Yield, for each example, the scores of its candidates by each part."""
     row_of = {text: row for row, text in enumerate(sorted({text for each in dialogues for text in each.candidates}))}
-    embeddings, _ = candidate_embeddings(ranker, list(row_of), _silent)
-    codes = context_codes(ranker, [dialogue.conversation for dialogue in dialogues], _silent)
+    embeddings = candidate_representations(ranker, list(row_of), _silent)[0].first
+    codes = (each.codes for each in context_encodings(ranker, [each.conversation for each in dialogues], _silent))
     statistics, evidences = ranker.statistics(row_of), _evidences(ranker)
     for dialogue, vectors in zip(dialogues, codes, strict=True):
         rows = [row_of[text] for text in dialogue.candidates]

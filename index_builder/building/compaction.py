@@ -105,21 +105,14 @@ def updated_pool(store: GenerationStore, generation: str) -> Iterator[tuple[int,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Taken:
-    """The rows that a part takes, in the order of the pool.
-
-    Attributes:
-        like: the part whose index is chosen again.
-        sources: from which of the snapshots each comes, (N,).
-        order: their places in the pool, (N,), ascending.
-        kept: the part that is taken as it is; None: it is built of the rows.
-    """
+    """The rows that a part takes, in the order of the pool."""
 
     slots: Slots
-    like: Manifest
-    sources: NDArray[np.int64]
+    like: Manifest  # the part whose index is chosen again
+    sources: NDArray[np.int64]  # from which of the snapshots each comes, (N,)
     rows: NDArray[np.int64]
-    order: NDArray[np.int64]
-    kept: Generation | None = None
+    order: NDArray[np.int64]  # their places in the pool, (N,), ascending
+    kept: Generation | None = None  # the part that is taken as it is; None: it is built of the rows
 
 
 @contextmanager
@@ -156,7 +149,6 @@ class _Source:
         return _Taken(self.snapshots[part].slots, opened.manifest, none, none, none, opened)
 
     def taken(self, slots: Slots) -> _Taken:
-        """The rows within some slots."""
         found = [each.rows_within(slots) for each in self.snapshots]
         order = np.concatenate([each.order(rows) for each, rows in zip(self.snapshots, found, strict=True)])
         by_order = np.argsort(order)
@@ -232,7 +224,6 @@ class ModelFiles:
         self._directory = generation.model_directory
 
     def save(self, directory: Path) -> None:
-        """Copy the checkpoint."""
         shutil.copytree(self._directory, directory)
 
 

@@ -121,7 +121,6 @@ class Encodings:
             self._journal.append(*chunks)
 
     def close(self) -> None:
-        """Remove what is left of the killed build."""
         if self._leftover is not None:
             self._leftover.discard()
 
@@ -144,7 +143,7 @@ def encode(
     directory = work.directory / part
     table = CandidateTable(directory / CANDIDATES_FILE)
     TextIndex.write(directory, table)
-    with closing(EmbeddingsWriter(directory, dtype, model.late_rows)) as matrix:
+    with closing(EmbeddingsWriter(directory, model.dim, dtype, model.late_rows)) as matrix:
         assembly = _Assembly(work, part, model, dtype, matrix)
         assembly.take_over(table, progress)
         if assembly.rows < len(table):
@@ -160,7 +159,12 @@ def _fill(
     texts, planned = TextIndex(assembly.directory, table), deque[_Plan]()
 
     def asked() -> Iterator[ChunkTexts]:
-        for chunk in _chunks(table, assembly.chunks):
+        start = 0
+        for place, (ids, own) in enumerate(table.batches()):
+            chunk = ChunkTexts(start, ids, own, range(start, start + len(ids)))
+            start += len(ids)
+            if place < assembly.chunks:
+                continue
             plan = _plan(chunk, texts, find, assembly.stored)
             if plan.new or planned:  # behind a chunk that is not written yet, one text is asked for in vain
                 planned.append(plan)
@@ -188,32 +192,17 @@ def _fill(
         raise BuildError(f"vectors of {assembly.rows} candidates were made, not of all {total}")
 
 
-def _chunks(table: CandidateTable, skipped: int) -> Iterator[ChunkTexts]:
-    start = 0
-    for place, (ids, texts) in enumerate(table.batches()):
-        if place >= skipped:
-            yield ChunkTexts(start, ids, texts, range(start, start + len(ids)))
-        start += len(ids)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """Where the vectors of a chunk come from.
-
-    Attributes:
-        earlier: positions of texts that a row before the chunk has, and `rows`, the first of these.
-        known: texts that a part before has, and `taken`, those of an earlier generation.
-        new: positions of the texts to encode, each once, in the order of the rows.
-        of_new: for each position that is none of these, which of the new texts it has.
-    """
+    """Where the vectors of a chunk come from."""
 
     chunk: ChunkTexts
-    earlier: NDArray[np.int64]
+    earlier: NDArray[np.int64]  # positions of texts that a row before the chunk has, and `rows`, the first of these
     rows: NDArray[np.int64]
-    known: KnownTexts
+    known: KnownTexts  # texts that a part before has, and `taken`, those of an earlier generation
     taken: KnownTexts
-    new: list[int]
-    of_new: dict[int, int]
+    new: list[int]  # positions of the texts to encode, each once, in the order of the rows
+    of_new: dict[int, int]  # for each position that is none of these, which of the new texts it has
 
     def whole(self, new: Representations, earlier: Representations) -> Representations:
         """Put together what was made of the new texts, of the earlier rows and of the known texts."""
@@ -262,7 +251,6 @@ class _Assembly:
         return written(self.directory, rows, self.rows, dim, self._dtype, late)
 
     def stored(self, texts: Sequence[str]) -> KnownTexts:
-        """What an earlier generation has of texts."""
         if self._work.stored is not None:
             return self._work.stored(texts)
         return KnownTexts(np.empty(0, np.int64), Representations.none(self._model.dim, self._model.late_rows))

@@ -39,38 +39,26 @@ def _now() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What to build.
-
-    Attributes:
-        encoding: of its CSV files, see `read_pool`.
-        model: checkpoint or base model; None: the active generation's.
-        compacts: compact the active generation; the other fields do not count then.
-    """
+    """What to build."""
 
     pool: tuple[str, ...]
-    encoding: str | None = None
-    model: str | None = None
+    encoding: str | None = None  # of its CSV files, see `read_pool`
+    model: str | None = None  # checkpoint or base model; None: the active generation's
     activate: bool = True
     revision: int | None = None
-    compacts: bool = False
+    compacts: bool = False  # compact the active generation; the other fields do not count then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A job as it was last recorded.
-
-    Attributes:
-        stage: of a build, see `build`, or DONE. `done`, `total`, `rate` (candidates a second), `eta_seconds` belong to
-            this stage, and are None while they are unknown.
-        notes: what is to be known about it: the pool's fields, the choice of the index.
-        created, started, finished: ISO 8601, UTC.
-        pid: the process that runs the job.
-    """
+    """A job as it was last recorded; its times are in ISO 8601, UTC."""
 
     id: str
     request: JobRequest
     created: str
     state: str = QUEUED
+    # Of a build, see `build`, or DONE. `done`, `total`, `rate` (candidates a second), `eta_seconds` belong to this
+    # stage, and are None while they are unknown.
     stage: str | None = None
     done: int = 0
     total: int | None = None
@@ -78,18 +66,16 @@ class JobRecord:
     eta_seconds: float | None = None
     error: str | None = None
     generation: str | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # to be known: the pool's fields, the choice of the index
     started: str | None = None
     finished: str | None = None
     pid: int | None = None
 
     @property
     def is_finished(self) -> bool:
-        """Whether the job has succeeded, failed or been cancelled."""
         return self.state not in (QUEUED, RUNNING)
 
     def evolve(self, **changes: Any) -> "JobRecord":
-        """A copy with changes."""
         return replace(self, **changes)
 
     def finish(self, state: str, *, error: str | None = None, generation: str | None = None) -> "JobRecord":
@@ -179,7 +165,6 @@ class JobStore:
         return found
 
     def active(self) -> JobRecord | None:
-        """The job that is queued or running, if any."""
         return next((record for record in self.records() if not record.is_finished), None)
 
     @contextmanager
@@ -206,7 +191,6 @@ class JobStore:
         return self.get(job_id)
 
     def is_withdrawn(self, job_id: str) -> bool:
-        """Whether the process that runs a job has been asked to stop."""
         return self._path(job_id, ".cancel").exists()
 
     def _judged(self, record: JobRecord) -> JobRecord:

@@ -453,7 +453,8 @@ def _copy(part: Generation, redis: RedisEmbeddings, clock: OnProgress) -> None:
     for ids, _ in part.candidates.batches():
         clock("redis", done, None)
         made = part.embeddings.representations(np.arange(done, done + len(ids)))
+        _, *late = made.blocks()
         redis.put_many(ids, made.first)
-        if redis.rows is not None and made.late is not None and made.counts is not None:
-            redis.rows.put_many(ids, each_of(made.late, made.counts))
+        if redis.rows is not None and late:
+            redis.rows.put_many(ids, each_of(*late[0]))
         done += len(ids)

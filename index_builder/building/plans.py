@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyrank.index_builder.building.encoding import VectorSource
-from polyrank.index_builder.building.stages import EncodedContext, StageClock, counted_anew
+from polyrank.index_builder.building.stages import EncodedContext, StageClock
 from polyrank.index_builder.generation.generation import Generation, StoredTexts
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import Slots
@@ -18,19 +18,15 @@ from polyrank.model.text.language import why_foreign
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions(AskedOptions):
-    """How a pool becomes a generation. For a lexical model the index is "auto" or "exact".
+    """How a pool becomes a generation. For a lexical model the index is "auto" or "exact"."""
 
-    Attributes:
-        probes: real contexts, encoded by the same model. The index is tuned until requests find `min_recall` of their
-            10 best candidates, by vectors and, where they count, words. Without probes the recall is measured with the
-            pool's own vectors, by vectors alone, and only reported.
-        revision: of the last update that the pool can contain; None: the store's last one when the build begins.
-        copies_vectors: into the Redis, if there is one; else it holds the lease alone.
-    """
-
+    # Real contexts, encoded by the same model. The index is tuned until requests find `min_recall` of their 10 best
+    # candidates, by vectors and, where they count, words. Without probes the recall is measured with the pool's own
+    # vectors, by vectors alone, and only reported.
     probes: Sequence[EncodedContext] = ()
+    # Of the last update that the pool can contain; None: the store's last one when the build begins.
     revision: int | None = None
-    copies_vectors: bool = True
+    copies_vectors: bool = True  # into the Redis, if there is one; else it holds the lease alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +41,27 @@ class BuiltPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
-    """What was built.
-
-    Attributes:
-        parts: those that were built; a compaction keeps others.
-        rejected: rows left out; `rejected_log` lists them, or is None if there are none.
-        resumed: candidates whose vectors a killed build had finished.
-        encoded: texts that were encoded.
-        taken: candidates whose vectors are those of the active generation.
-        not_taken: why none are, where they could be.
-        counted: the candidates whose words a compaction has counted anew; None: it was none, or words do not count.
-    """
+    """What was built."""
 
     manifest: Manifest
-    parts: Sequence[BuiltPart]
-    rejected: int
+    parts: Sequence[BuiltPart]  # those that were built; a compaction keeps others
+    rejected: int  # rows left out; `rejected_log` lists them, or is None if there are none
     rejected_log: Path | None
     truncated: int
     resumed: int
     encoded: int
-    taken: int
-    not_taken: str | None
+    taken: int  # candidates whose vectors are those of the active generation
+    not_taken: str | None  # why none are, where they could be
     seconds: float
+    # The candidates whose words a compaction has counted anew; None: it was none, or words do not count.
     counted: int | None = None
 
     @property
     def generation(self) -> str:
-        """The id of the generation."""
         return self.manifest.id
 
     @property
     def count(self) -> int:
-        """Its candidates."""
         return self.manifest.count
 
     @property
@@ -96,7 +81,8 @@ class BuildResult:
         model = self.manifest.model
         if strange := why_foreign(model.name, model.languages, self.manifest.languages):
             notes.append(strange)
-        return notes if self.counted is None else [*notes, counted_anew(self.counted)]
+        anew = f"words were counted anew, in {self.counted} candidates: what they add to scores may have changed"
+        return notes if self.counted is None else [*notes, anew]
 
     @property
     def said_of_taken(self) -> list[str]:
@@ -121,24 +107,17 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The parts of a generation whose candidates are known; see `BuildResult` and `Manifest`.
-
-    Attributes:
-        statistics: by which words count; None: those of the parts.
-        stored: what finds texts in the generation before, of the same model and dtype.
-        not_taken: see `BuildResult`.
-        copy_of: the active generation of which this one is a copy; None: it is none.
-    """
+    """The parts of a generation whose candidates are known; see `BuildResult` and `Manifest`."""
 
     parts: Sequence[PartPlan]
     order_end: int
     revision: int
     rejected: int = 0
     rejected_log: Path | None = None
-    statistics: Statistics | None = None
-    copy_of: str | None = None
+    statistics: Statistics | None = None  # by which words count; None: those of the parts
+    copy_of: str | None = None  # the active generation of which this one is a copy; None: it is none
     replaces: bool = True
-    stored: StoredTexts | None = None
+    stored: StoredTexts | None = None  # what finds texts in the generation before, of the same model and dtype
     not_taken: str | None = None
 
 

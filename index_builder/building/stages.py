@@ -79,7 +79,6 @@ class StageClock:
         self(stage, done + rows, total)
 
     def elapsed(self) -> float:
-        """Seconds since the beginning of the build."""
         return time.monotonic() - self._start
 
 
@@ -157,11 +156,6 @@ def languages_of(model: Path) -> list[str]:
     return list(ModelConfig.from_json(config).languages) if config.get("languages") else []
 
 
-def counted_anew(count: int) -> str:
-    """Return what is said of a compaction that counted the words of so many candidates."""
-    return f"words were counted anew, in {count} candidates: what they add to scores may have changed"
-
-
 def _pieces(table: CandidateTable, clock: StageClock) -> Iterator[list[str]]:
     """Yield the texts of a table in order, some at a time, and announce each piece when it was used."""
     piece: list[str] = []
@@ -179,19 +173,13 @@ def _pieces(table: CandidateTable, clock: StageClock) -> Iterator[list[str]]:
 
 
 class EncodedContext(NamedTuple):
-    """A real context.
+    """A real context."""
 
-    Attributes:
-        conversation: what its words are read from.
-        codes: its vectors (M, D), with the score scale multiplied in.
-    """
-
-    conversation: Conversation
-    codes: Codes
+    conversation: Conversation  # what its words are read from
+    codes: Codes  # its vectors (M, D), with the score scale multiplied in
 
     @classmethod
     def of(cls, model: ContextEncoder, conversations: Sequence[Conversation]) -> "list[EncodedContext]":
-        """Encode conversations."""
         encoded = model.encode_contexts([model.tokenize_context(each)[0] for each in conversations])
         return [cls(*each) for each in zip(conversations, encoded, strict=True)]
 

@@ -59,24 +59,16 @@ class UnknownKind(InvalidInput):
 
 @dataclass(slots=True)
 class Converted:
-    """What a conversion found.
-
-    Attributes:
-        examples: how many there are, by the file that they are in.
-        candidates: how many rows the pool has.
-        left_out: how many rows or replies are left out, by reason.
-        unread: in how many records a field lies that no path reads, by its place.
-        first: where the first row of each reason, and of each place, is.
-        guessed: the encodings of files that are not in UTF-8.
-    """
+    """What a conversion found."""
 
     map: Map
-    examples: Counter[str] = field(default_factory=Counter)
+    examples: Counter[str] = field(default_factory=Counter)  # how many there are, by the file that they are in
     candidates: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)  # how many rows or replies are left out, by reason
+    # In how many records a field lies that no path reads, by its place.
     unread: Counter[str] = field(default_factory=Counter)
-    first: dict[str, str] = field(default_factory=dict)
-    guessed: dict[str, str] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)  # where the first row of each reason, and of each place, is
+    guessed: dict[str, str] = field(default_factory=dict)  # the encodings of files that are not in UTF-8
     fields: Fields = field(default_factory=Fields)
     said: Said = field(default_factory=Said)
 

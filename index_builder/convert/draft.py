@@ -37,7 +37,6 @@ class Tree:
             self.values.setdefault(place, []).append(value)
 
     def tree(self) -> Iterator[str]:
-        """Yield the lines of a tree: the places and an example of each."""
         wide = min(40, max(map(len, self.values), default=0))
         for place, values in list(self.values.items())[:_MOST_FIELDS]:
             example = " ".join(str(values[0]).split())
@@ -54,7 +53,8 @@ def draft(fields: Tree) -> str:
         for place, them in fields.values.items()
         if all(isinstance(each, str | int | float) for each in them)
     }
-    texts = sorted(filter(lambda place: _is_text(values[place]), values), key=lambda place: -_length(values[place]))
+    letters = {place: sum(len(str(each)) for each in them) / len(them) for place, them in values.items()}
+    texts = sorted((place for place, them in values.items() if _is_text(them)), key=lambda place: -letters[place])
     text = next((place for place in texts if "[]" in place), next(iter(texts), ""))
     holder = text.rpartition("[]")[0]  # the list of messages
     each, _, messages = holder.rpartition("[].")
@@ -118,7 +118,3 @@ def _is_time(values: Sequence[Any]) -> bool:
     if any(isinstance(each, bool) for each in values) or any(not 1e8 < each < 1e14 for each in numbers):
         return False
     return not any(text.isdigit() and len(text) < 9 for text in texts) and bool(readings(lambda: texts, None)[0])
-
-
-def _length(values: Sequence[Any]) -> float:
-    return sum(len(str(each)) for each in values) / len(values)

@@ -43,33 +43,19 @@ _WANTED = {bool: "true or false", list: "a list of texts", str: "a text"}
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A map, as its file says it; see `docs/how-to/your-files.md`.
-
-    Attributes:
-        called: its name.
-        told_by: paths that are there in a record of this kind.
-        each: where records lie in a document, one place or several of which one holds them.
-        files: of a folder, those that are read.
-        lines: a regular expression for the lines of a text.
-        collection: whether it is a folder of documents, queries and judgements.
-        joined: whether records of one conversation are parts of it, though they hold lists of messages.
-        texts: what the texts are, one of `FORMS`.
-        answering: who answers, as `who` says it.
-        keep: what becomes metadata: names and their paths, or the path of an object.
-        paths: all others.
-        content: what its file says.
-    """
+    """A map, as its file says it; see `docs/how-to/your-files.md`."""
 
     called: str
     about: str = ""
-    told_by: tuple[str, ...] = ()
-    each: tuple[str, ...] = ("",)
-    files: str = ""
-    lines: str = ""
-    collection: bool = False
-    joined: bool = False
-    texts: str = "plain"
+    told_by: tuple[str, ...] = ()  # paths that are there in a record of this kind
+    each: tuple[str, ...] = ("",)  # where records lie in a document, one place or several of which one holds them
+    files: str = ""  # of a folder, those that are read
+    lines: str = ""  # a regular expression for the lines of a text
+    collection: bool = False  # whether it is a folder of documents, queries and judgements
+    joined: bool = False  # whether records of one conversation are parts of it, though they hold lists of messages
+    texts: str = "plain"  # what the texts are, one of `FORMS`
     answering: tuple[str, ...] = ()
+    # What becomes metadata: names and their paths, or the path of an object.
     keep: Mapping[str, str] | str = field(default_factory=dict)
     paths: Mapping[str, str] = field(default_factory=dict)
     content: Object = field(default_factory=dict)

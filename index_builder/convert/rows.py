@@ -209,20 +209,18 @@ class _Source:
 def _table_rows(path: Path, start: bytes) -> Iterator[tuple[int, object]]:
     try:
         with open_input(path) as raw:
-            yield from enumerate(plain_rows(_batches(raw, start)), 1)
+            if start.startswith(_PARQUET):
+                import pyarrow.parquet as pq
+
+                batches = pq.ParquetFile(raw, buffer_size=_CHUNK, pre_buffer=False).iter_batches(_BATCH_ROWS)
+            elif start.startswith(_ARROW_STREAM):
+                batches = iter(pa.ipc.open_stream(raw))
+            else:
+                file = pa.ipc.open_file(raw)
+                batches = (file.get_batch(at) for at in range(file.num_record_batches))
+            yield from enumerate(plain_rows(batches), 1)
     except (OSError, pa.ArrowException) as error:
         raise PoolInvalid(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _batches(raw: io.BufferedReader, start: bytes) -> Iterator[pa.RecordBatch]:
-    if start.startswith(_PARQUET):
-        import pyarrow.parquet as pq
-
-        return pq.ParquetFile(raw, buffer_size=_CHUNK, pre_buffer=False).iter_batches(_BATCH_ROWS)
-    if start.startswith(_ARROW_STREAM):
-        return iter(pa.ipc.open_stream(raw))
-    file = pa.ipc.open_file(raw)
-    return (file.get_batch(at) for at in range(file.num_record_batches))
 
 
 def _sheet_rows(path: Path) -> Iterator[tuple[int, object]]:

@@ -42,25 +42,15 @@ _OTHER, _ANSWER, _CONTEXT = 0, 1, 2  # an answer may be context alone, where the
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How files are to be read, beside their map.
+    """How files are to be read, beside their map."""
 
-    Attributes:
-        answering: who answers, as `who` says it; empty: the map tells it.
-        first_asks: who speaks first in a conversation asks, and all others answer.
-        order: `file` for that of the file, or how days and months stand in times; None: times tell it.
-        keep_quotes: keep what mails quote, and their signatures.
-        redact: is given each text, and returns what may be kept of it.
-        min_count: how often a reply must have been given to be in the pool.
-        encoding: of tables and texts; None: UTF-8, or windows-1252.
-    """
-
-    answering: tuple[str, ...] = ()
-    first_asks: bool = False
-    order: str | None = None
-    keep_quotes: bool = False
-    redact: Callable[[str], str] | None = None
-    min_count: int = 1
-    encoding: str | None = None
+    answering: tuple[str, ...] = ()  # who answers, as `who` says it; empty: the map tells it
+    first_asks: bool = False  # who speaks first in a conversation asks, and all others answer
+    order: str | None = None  # `file` for that of the file, or how days and months stand in times; None: times tell it
+    keep_quotes: bool = False  # keep what mails quote, and their signatures
+    redact: Callable[[str], str] | None = None  # is given each text, and returns what may be kept of it
+    min_count: int = 1  # how often a reply must have been given to be in the pool
+    encoding: str | None = None  # of tables and texts; None: UTF-8, or windows-1252
 
 
 class Message(NamedTuple):
@@ -78,25 +68,15 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class Said:
-    """What a person should know of the messages that were read.
+    """What a person should know of the messages that were read."""
 
-    Attributes:
-        ours: how many there are of each who answers.
-        others: how many there are of everybody else.
-        changed: how many texts were changed, by how.
-        passed: how many the map passes over.
-        repeated: how many were in their conversation before: same words, at the same time, of the same speaker.
-        missing: whom `--answering` names and who says nothing.
-        alternating: whether every other message counts as an answer, because nothing says who speaks.
-    """
-
-    ours: Counter[str] = field(default_factory=Counter)
-    others: Counter[str] = field(default_factory=Counter)
-    changed: Counter[str] = field(default_factory=Counter)
-    passed: int = 0
-    repeated: int = 0
-    missing: Sequence[str] = ()
-    alternating: bool = False
+    ours: Counter[str] = field(default_factory=Counter)  # how many there are of each who answers
+    others: Counter[str] = field(default_factory=Counter)  # how many there are of everybody else
+    changed: Counter[str] = field(default_factory=Counter)  # how many texts were changed, by how
+    passed: int = 0  # how many the map passes over
+    repeated: int = 0  # how many were in their conversation before: same words, at the same time, of the same speaker
+    missing: Sequence[str] = ()  # whom `--answering` names and who says nothing
+    alternating: bool = False  # whether every other message counts as an answer, because nothing says who speaks
 
 
 class Talks:

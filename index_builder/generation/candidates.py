@@ -49,7 +49,6 @@ class CandidateWriter:
             self._sink.close()
 
     def add(self, candidate: Candidate) -> None:
-        """Append a row."""
         row = (candidate.id, candidate.text, orjson.dumps(candidate.metadata, option=orjson.OPT_SORT_KEYS).decode())
         for column, cell in zip(self._columns, row, strict=True):
             column.append(cell)

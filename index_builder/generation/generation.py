@@ -44,31 +44,22 @@ _IN_REDIS = {MATRIX_FILE, LATE_FILE}
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """An open part of a generation, usually its only one; it never changes, and several threads may read it.
-
-    Attributes:
-        model_directory: the checkpoint of the model that made the vectors.
-        embeddings: vectors by row, and rows by id.
-        index: None if the matrix is scanned instead.
-        words: None if words do not count for the model.
-        order: the place of each row in the pool, (N,), ascending; None: it is the only part, and a row's number is its
-            place.
-    """
+    """An open part of a generation, usually its only one; it never changes, and several threads may read it."""
 
     path: Path
     whole: Manifest
     manifest: Manifest
-    model_directory: Path
+    model_directory: Path  # the checkpoint of the model that made the vectors
     candidates: CandidateTable
     texts: TextIndex
-    embeddings: LocalEmbeddings
-    index: CandidateIndex | None
-    words: Words | None
+    embeddings: LocalEmbeddings  # vectors by row, and rows by id
+    index: CandidateIndex | None  # None if the matrix is scanned instead
+    words: Words | None  # None if words do not count for the model
+    # The place of each row in the pool, (N,), ascending; None: it is the only part, and a row's number is its place.
     order: NDArray[np.int64] | None = None
 
     @property
     def id(self) -> str:
-        """The generation's id."""
         return self.manifest.id
 
     @classmethod

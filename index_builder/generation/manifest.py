@@ -56,18 +56,13 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class BuildStats:
-    """How the build went.
+    """How the build went."""
 
-    Attributes:
-        seconds: by stage, of the last attempt, as is `candidates_per_second`.
-        attempts: builds that worked on the vectors; all but the last were killed.
-    """
-
-    seconds: dict[str, float]
+    seconds: dict[str, float]  # by stage, of the last attempt, as is `candidates_per_second`
     candidates_per_second: float
     rejected: int
     truncated: int
-    attempts: int
+    attempts: int  # builds that worked on the vectors; all but the last were killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,6 @@ class PartEntry:
 
     @property
     def slots(self) -> Slots:
-        """Its range of slots."""
         return Slots(self.first_slot, self.end_slot)
 
     @property
@@ -93,49 +87,36 @@ class PartEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The facts of a generation.
-
-    Attributes:
-        created_at: ISO 8601, UTC.
-        backend, precision: what ran the model over the pool (polyrank.model.inference.runners.Runner). Others make
-            vectors that are close to these, not equal.
-        revision: of the last update that the pool can reflect; the generation receives later ones when it becomes
-            active.
-        late: what the model keeps of each candidate for a second stage; None: it has none.
-        order_end: rows that updates add have their places in the pool from here on.
-        recall: of the retrieval path against a scan, see `measuring.Recall`, and what was asked for ("min_recall"). It
-            is that of the part with the lowest recall, and so is `index`.
-        languages: how many texts of a sample look to be in each language; empty where the model names none of its own.
-        files: by path within the generation, all but the manifest.
-        parts: by their slots, ascending; together they have all of them.
-    """
+    """The facts of a generation."""
 
     id: str
-    created_at: str
+    created_at: str  # ISO 8601, UTC
     model: ModelReference
-    backend: str
-    precision: str
+    backend: str  # with the precision, what ran the model over the pool (polyrank.model.inference.runners.Runner);
+    precision: str  # others make vectors that are close to these, not equal
     dim: int
     dtype: str
     count: int
+    # Of the last update that the pool can reflect; the generation receives later ones when it becomes active.
     revision: int
-    order_end: int
+    order_end: int  # rows that updates add have their places in the pool from here on
     index: IndexSpec
+    # Of the retrieval path against a scan, see `measuring.Recall`, and what was asked for ("min_recall"). It is that of
+    # the part with the lowest recall, and so is `index`.
     recall: dict[str, float | int | str | None]
+    # How many texts of a sample look to be in each language; empty where the model names none of its own.
     languages: dict[str, int]
-    files: dict[str, FileEntry]
+    files: dict[str, FileEntry]  # by path within the generation, all but the manifest
     build: BuildStats
-    parts: list[PartEntry]
-    late: LateRows | None = None
+    parts: list[PartEntry]  # by their slots, ascending; together they have all of them
+    late: LateRows | None = None  # what the model keeps of each candidate for a second stage; None: it has none
 
     @property
     def min_recall(self) -> float:
-        """The recall that was asked for."""
         return float(self.recall["min_recall"] or 0.0)
 
     @property
     def format_version(self) -> int:
-        """The format of every generation."""
         return FORMAT_VERSION
 
     @property
@@ -162,7 +143,6 @@ class Manifest:
         )
 
     def to_json(self) -> bytes:
-        """The content of `manifest.json`."""
         return sealed({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)})
 
     @classmethod

@@ -34,12 +34,10 @@ class Slots(NamedTuple):
         return self.first << _SHIFT, (self.end << _SHIFT) - 1
 
     def holds(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Whether each id is in the range, (N,)."""
         slots = slots_of(ids)
         return (slots >= self.first) & (slots < self.end)
 
     def of(self, ids: Sequence[str]) -> list[str]:
-        """Those of the ids that are in the range."""
         return [ids[at] for at in np.flatnonzero(self.holds(ids)).tolist()]
 
 

@@ -44,7 +44,6 @@ class TextIndex:
 
     @staticmethod
     def write(directory: Path, table: CandidateTable) -> None:
-        """Write the index of a table in its directory."""
         with TemporaryFile(dir=directory) as hashes:
             for _, texts in table.batches():
                 hashes.write(np.fromiter(map(hash_id, texts), np.uint64, len(texts)).data)

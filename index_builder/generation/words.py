@@ -52,7 +52,6 @@ class Words:
     table: WordTable
 
     def table_of(self, texts: Sequence[str]) -> WordTable:
-        """Build the table of other texts, one a row."""
         return WordTable.of(texts, self.table.statistics)
 
 

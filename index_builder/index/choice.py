@@ -45,7 +45,6 @@ class SearchTimes:
 
     @property
     def ratio(self) -> float:
-        """The time of HNSW as a share of the scan's."""
         return self.hnsw_ms / self.exact_ms
 
     def grown(self, before: int, after: int) -> "SearchTimes":
@@ -70,23 +69,17 @@ def grown_hnsw(taken: float, before: int, after: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """An index, as the manifest records it.
+    """An index, as the manifest records it."""
 
-    Attributes:
-        kind: "exact" (scan the matrix; there is no index file), "flat", "hnsw", "ivf", "ivfpq", or "custom" for a
-            factory string.
-        factory: FAISS's factory string; None for "exact".
-        params: of building and searching, by FAISS's names; and "depth", how many rows to retrieve where the service's
-            own number is too low.
-        asked: what the user asked for: one of KINDS or a factory string.
-        times: by which "auto" chose; None where nothing was measured.
-    """
-
+    # "exact" (scan the matrix; there is no index file), "flat", "hnsw", "ivf", "ivfpq", or "custom" for a factory
+    # string.
     kind: str
-    factory: str | None = None
+    factory: str | None = None  # FAISS's factory string; None for "exact"
+    # Of building and searching, by FAISS's names; and "depth", how many rows to retrieve where the service's own number
+    # is too low.
     params: dict[str, int] = field(default_factory=dict)
-    asked: str = "auto"
-    times: SearchTimes | None = None
+    asked: str = "auto"  # what the user asked for: one of KINDS or a factory string
+    times: SearchTimes | None = None  # by which "auto" chose; None where nothing was measured
 
     @property
     def why(self) -> str | None:

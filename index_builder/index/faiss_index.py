@@ -44,7 +44,6 @@ class CandidateIndex:
 
     @property
     def count(self) -> int:
-        """How many rows it holds."""
         return int(self._index.ntotal)
 
     @property
@@ -134,7 +133,13 @@ class CandidateIndex:
             return (rows, products) if there == depth else _kept(rows, products, rows >= 0, depth)
         if not self._takes_selectors:
             return self._overfetched(codes, depth, dropped, only)
-        products, rows = self._index.search(codes, depth, params=self._parameters(depth, _selector(dropped, only)))
+        if only is None:
+            selector: Any = faiss.IDSelectorNot(faiss.IDSelectorBatch(np.ascontiguousarray(dropped, np.int64)))
+        else:
+            allowed = only.copy()
+            allowed[dropped] = False
+            selector = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))  # type: ignore[call-arg,arg-type]  # stubs of the C++ form
+        products, rows = self._index.search(codes, depth, params=self._parameters(depth, selector))
         return rows, products
 
     def harder(self) -> list["CandidateIndex"]:
@@ -242,14 +247,6 @@ def _sample(matrix: NDArray[Any], count: int) -> NDArray[np.float32]:
     rng = np.random.default_rng(_TRAINING_SEED)
     rows = np.sort(rng.choice(len(matrix), min(count, len(matrix)), replace=False))
     return np.asarray(matrix[rows], np.float32)
-
-
-def _selector(dropped: Rows, only: NDArray[np.bool_] | None) -> Any:
-    if only is None:
-        return faiss.IDSelectorNot(faiss.IDSelectorBatch(np.ascontiguousarray(dropped, np.int64)))
-    allowed = only.copy()
-    allowed[dropped] = False
-    return faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))  # type: ignore[call-arg,arg-type]  # stubs of the C++ form
 
 
 def _nested(index: Any, params: dict[str, int], depth: int, selector: Any) -> Any:

@@ -45,23 +45,18 @@ Work = Callable[[Codes], object]
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The measured recall, as the manifest records it.
+    """The measured recall, as the manifest records it."""
 
-    Attributes:
-        at_10, at_100: the share of the 10 and 100 best rows by score that are found among as many.
-        of: which score: VECTORS, or VECTORS_AND_WORDS for the sum of both.
-        probes: "given" for real contexts; "pool" for vectors of the pool, which stand for contexts of one code and must
-            not find themselves; "none" if nothing was measured, because the ranking is exact by construction.
-        count: of the probes.
-        p50_ms, p99_ms: time of retrieving and scoring one probe, in milliseconds, with reading its words if they are
-            part of the score; None if nothing was measured.
-    """
-
+    # The share of the 10 and 100 best rows by score that are found among as many.
     at_10: float
     at_100: float
-    of: str
+    of: str  # which score: VECTORS, or VECTORS_AND_WORDS for the sum of both
+    # "given" for real contexts; "pool" for vectors of the pool, which stand for contexts of one code and must not find
+    # themselves; "none" if nothing was measured, because the ranking is exact by construction.
     probes: str
-    count: int
+    count: int  # of the probes
+    # Time of retrieving and scoring one probe, in milliseconds, with reading its words if they are part of the score;
+    # None if nothing was measured.
     p50_ms: float | None
     p99_ms: float | None
 
@@ -92,15 +87,11 @@ EXACT = Recall(1.0, 1.0, VECTORS, "none", 0, None, None)
 
 
 class Probe(NamedTuple):
-    """A context to search for.
+    """A context to search for."""
 
-    Attributes:
-        codes: its vectors (M, D), with the score scale multiplied in.
-        read_words: reads what words add to the score of each row; None: they do not count. Each time anew, since it is
-            a number for each row of the pool.
-    """
-
-    codes: Codes
+    codes: Codes  # its vectors (M, D), with the score scale multiplied in
+    # Reads what words add to the score of each row; None: they do not count. Each time anew, since it is a number for
+    # each row of the pool.
     read_words: Callable[[], Additions] | None = None
 
     def additions(self) -> Additions | None:
@@ -200,7 +191,7 @@ def time_searches(matrix: NDArray[Any], contexts: Sequence[Codes]) -> SearchTime
             linked = _spread(matrix, rows)
             graph = CandidateIndex.build(choose_index("hnsw", len(linked), matrix.shape[1]), linked)
             by_scan, by_graph = _milliseconds(
-                [lambda codes: scan.top_k([Query(codes, _K)]), partial(_search, graph, linked)], contexts
+                [lambda codes: scan.top_k([Query(codes, _K)]), partial(search, graph, linked, k=_K)], contexts
             )
             times = SearchTimes(
                 round(grown_scan(by_scan, len(scanned), len(matrix)), 3),
@@ -209,10 +200,6 @@ def time_searches(matrix: NDArray[Any], contexts: Sequence[Codes]) -> SearchTime
             if times.ratio > STAYS:
                 break
     return times
-
-
-def _search(graph: CandidateIndex, matrix: NDArray[Any], codes: Codes) -> None:
-    search(graph, matrix, codes, _K)
 
 
 def _spread(matrix: NDArray[Any], count: int) -> NDArray[Any]:

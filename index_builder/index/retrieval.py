@@ -22,17 +22,11 @@ _GROUPS = 8  # so many for each row that is wanted, so that few others reach the
 
 
 class LargestRows(NamedTuple):
-    """The rows with the largest values.
+    """The rows with the largest values."""
 
-    Attributes:
-        rows: (n,), largest value first; equal values in row order.
-        values: theirs, (n,) float32.
-        rest: the largest value of the other rows allowed; -inf: there are none.
-    """
-
-    rows: Rows
-    values: NDArray[np.float32]
-    rest: float
+    rows: Rows  # (n,), largest value first; equal values in row order
+    values: NDArray[np.float32]  # theirs, (n,) float32
+    rest: float  # the largest value of the other rows allowed; -inf: there are none
 
     def first(self, count: int) -> "LargestRows":
         """Return the first `count` rows, or all if there are no more."""
@@ -82,28 +76,19 @@ def _largest(values: NDArray[np.float32], rows: Rows, wanted: int) -> Rows:
 
 
 class FoundRows(NamedTuple):
-    """The rows to score.
+    """The rows to score."""
 
-    Attributes:
-        rows: ascending.
-        bound: the highest score that any other allowed row can have: -inf if there is no other row, inf if the
-            index may have missed some.
-    """
-
-    rows: Rows
+    rows: Rows  # ascending
+    # The highest score that any other allowed row can have: -inf if there is no other row, inf if the index may have
+    # missed some.
     bound: float
 
 
 class BestByWords(NamedTuple):
-    """The rows for which words say most.
+    """The rows for which words say most."""
 
-    Attributes:
-        late_weight: of the scores by vectors beside the words.
-        best: at least as many rows as are retrieved by vectors, or all that are allowed.
-    """
-
-    late_weight: float
-    best: LargestRows
+    late_weight: float  # of the scores by vectors beside the words
+    best: LargestRows  # at least as many rows as are retrieved by vectors, or all that are allowed
 
 
 def best_by_words(

@@ -151,12 +151,10 @@ class Fields:
         self.answers: list[str] = []
 
     def look(self, text: str) -> None:
-        """Take in the text of a row."""
         self.tagged += has_tags(text)
         self.void += says_nothing(text)
 
     def count(self, metadata: Mapping[str, Any]) -> None:
-        """Take in the metadata of a row."""
         for name, value in metadata.items():
             if name not in self._kinds and len(self._kinds) >= _MOST_COUNTED:
                 self._uncounted = True

@@ -40,7 +40,6 @@ _LITTLE_BYTES = 4 << 20  # stored of a column in a row group
 _MUCH_BYTES = 64 << 20  # stored in a row group; of columns of little content it may hold no more
 _MOST_TIMES_OF_MUCH = 100  # of a row group that holds more: a page, maybe all of it, is decompressed at once
 _BATCH_BYTES = 16 << 20
-_TEXTS = ("id", "_id", "text", "title")
 _MOST_CHUNKS = 1 << 20  # of columns in row groups; each is looked at before anything is read
 _TYPE_CHARACTERS = 60
 

@@ -81,7 +81,6 @@ class Encoder:
         self._name, self._runner, self._dtype = model, runner, dtype
 
     def begin(self) -> Readiness:
-        """Load the model."""
         with _named():
             require_token()
             return Readiness(Maker.of(self._model), socket.gethostname(), processor.identity())
@@ -109,40 +108,26 @@ def _named() -> Iterator[None]:
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    """A chunk that was read ahead.
-
-    Attributes:
-        given: whether an encoder has it, or has had it and was not lost.
-        done: what the encoder said when it was ready.
-        vectors: Ray's reference to what was made.
-        counted: whether its rows were told as progress; if it is lost afterwards they are not told again.
-        losses: how often its encoder, or what was made, was lost.
-    """
+    """A chunk that was read ahead."""
 
     chunk: ChunkTexts
-    given: bool = False
-    done: ChunkDone | None = None
-    vectors: Any = None
-    counted: bool = False
-    losses: int = 0
+    given: bool = False  # whether an encoder has it, or has had it and was not lost
+    done: ChunkDone | None = None  # what the encoder said when it was ready
+    vectors: Any = None  # Ray's reference to what was made
+    counted: bool = False  # whether its rows were told as progress; if it is lost afterwards they are not told again
+    losses: int = 0  # how often its encoder, or what was made, was lost
 
 
 @dataclass(eq=False, slots=True)
 class _Worker:
-    """An encoder as the builder sees it.
-
-    Attributes:
-        begun: what it has said of itself since it was lost last; None: it is not ready.
-        answer: Ray's reference to what it was asked for; None: it was asked for nothing.
-        ask_at: when to ask it again, by time.monotonic.
-    """
+    """An encoder as the builder sees it."""
 
     actor: Any
-    begun: Readiness | None = None
-    answer: Any = None
+    begun: Readiness | None = None  # what it has said of itself since it was lost last; None: it is not ready
+    answer: Any = None  # Ray's reference to what it was asked for; None: it was asked for nothing
     job: _Job | None = None
     losses: int = 0
-    ask_at: float = 0.0
+    ask_at: float = 0.0  # when to ask it again, by time.monotonic
 
 
 class Encoders:
@@ -153,9 +138,6 @@ class Encoders:
         source: the directory or name by which each encoder loads it.
         count: encoders to start. Those without a free processor begin when there is one.
         tell: called with a line for the user where encoders are missing, lost or of another kind.
-
-    Attributes:
-        retries: how often a chunk was encoded again because its encoder was lost.
 
     Calling it raises BuildError where an encoder cannot load the model or makes vectors by something else than the
     builder would, where no encoder stays alive, and where one chunk has ended five encoders.
@@ -170,10 +152,9 @@ class Encoders:
         self._given = everywhere, Runner(model.backend, model.precision).asked_again(), dtype
         self._workers: list[_Worker] = []
         self._say_who_waits_at = 0.0
-        self.retries = 0
+        self.retries = 0  # how often a chunk was encoded again because its encoder was lost
 
     def __call__(self, chunks: Iterator[ChunkTexts], on_done: Callable[[int], None]) -> Iterator[EncodedChunk]:
-        """See `VectorSource`."""
         jobs: deque[_Job] = deque()
         self._start()
         try:

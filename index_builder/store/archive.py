@@ -199,11 +199,7 @@ class _Folded:
 
 
 class _Unfolded:
-    """The archive as `tarfile` reads it, which may take no more than is left to read: a header may have no end.
-
-    Attributes:
-        left: so many bytes.
-    """
+    """The archive as `tarfile` reads it, which may take no more than is left to read: a header may have no end."""
 
     def __init__(self, packed: IO[bytes]) -> None:
         self._packed, self.left = packed, _MOST_BETWEEN
@@ -228,14 +224,10 @@ class _Header(tarfile.TarInfo):
 
 
 class _Contents:
-    """What has come of an archive, and what may come next.
-
-    Attributes:
-        current: the active generation; None: CURRENT has not come.
-    """
+    """What has come of an archive, and what may come next."""
 
     def __init__(self, inside: Path) -> None:
-        self.current: str | None = None
+        self.current: str | None = None  # the active generation; None: CURRENT has not come
         self._inside, self._generations = inside, set[str]()
         self._history: list[str] | None = None
         self._sizes: dict[str, int] = {}  # files of the last generation that have not come, and their bytes

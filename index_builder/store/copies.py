@@ -19,7 +19,6 @@ class Copies:
         self._url = url
 
     def note(self, generation: str) -> None:
-        """Note that a copy will be made."""
         make_directory(self._directory)
         (self._directory / generation).touch()
         sync_directory(self._directory)

@@ -99,7 +99,6 @@ class GenerationStore:
         return entries(self._generations).strays
 
     def current(self) -> str | None:
-        """The active generation's id; see `Pointer.current`."""
         return self._pointer.current()
 
     def current_or_none(self) -> str | None:
@@ -111,7 +110,6 @@ class GenerationStore:
         return self._pointer.stamp()
 
     def history(self) -> list[str]:
-        """The generations that rollbacks can reach; the next one last."""
         return self._switch.history()
 
     def trial(self) -> Trial | None:
@@ -150,7 +148,6 @@ class GenerationStore:
         return None
 
     def model_directory(self, generation: str) -> Path:
-        """The directory of a generation's model; errors as `path`."""
         return self.path(generation) / MODEL_DIRECTORY
 
     def updated(self, generation: str) -> tuple[int, int]:
@@ -170,7 +167,6 @@ class GenerationStore:
         return sum(map(count, range(len(manifest.parts)))), revision
 
     def check_updates(self, manifest: Manifest) -> None:
-        """Read a generation's update log to its end."""
         self._switch.check_updates(manifest)
 
     def rejected_log(self, generation: str) -> Path:
@@ -415,7 +411,6 @@ class GenerationStore:
                 self._pointer.withdraw(Withdrawn(trial.generation, time.time(), why))
 
     def withdrawn(self) -> Withdrawn | None:
-        """The last trial that a server has ended; None: there was none."""
         return self._pointer.withdrawn()
 
     def missed(self, manifest: Manifest, encode: Encode) -> MissedUpdates:

@@ -51,19 +51,13 @@ def forget_nothing(_generation: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A finished chunk.
+    """A finished chunk."""
 
-    Attributes:
-        part: where its part lies within the generation; "" for the only one.
-        source: `source_digest` of what it was made of.
-        content: `content_digest` of what was made.
-    """
-
-    part: str
+    part: str  # where its part lies within the generation; "" for the only one
     rows: int
     truncated: int
-    source: str
-    content: str
+    source: str  # `source_digest` of what it was made of
+    content: str  # `content_digest` of what was made
 
 
 def source_digest(model: str, runner: tuple[str, str], dtype: str, ids: Sequence[str], texts: Sequence[str]) -> str:
@@ -87,12 +81,6 @@ def content_digest(made: Representations, truncated: int) -> str:
 def journal_of(temporary: Path) -> Path:
     """The path of the journal that belongs to a temporary directory."""
     return temporary.with_name(JOURNAL_PREFIX + temporary.name.removeprefix(TEMPORARY_PREFIX))
-
-
-def journals(generations: Path) -> dict[Path, Path]:
-    """All journals by their temporary directories, which may be gone."""
-    found = entries(generations).journals
-    return {path.with_name(TEMPORARY_PREFIX + path.name.removeprefix(JOURNAL_PREFIX)): path for path in found}
 
 
 def read_journal(path: Path) -> tuple[int, list[Chunk]]:
@@ -153,11 +141,9 @@ class Leftover:
         return self.temporary / part / MATRIX_FILE
 
     def journal(self) -> tuple[int, list[Chunk]]:
-        """Read its journal; see `read_journal`."""
         return read_journal(journal_of(self.temporary))
 
     def discard(self) -> None:
-        """Remove it; see `discard`."""
         discard(self.temporary, self.forget)
 
 
@@ -210,6 +196,6 @@ def discard_all(generations: Path, forget: Forget, spare: Leftover | None) -> No
     for temporary in entries(generations).temporary:
         if temporary != kept:
             discard(temporary, forget)
-    for temporary, journal in journals(generations).items():
-        if temporary != kept:
+    for journal in entries(generations).journals:
+        if kept is None or journal != journal_of(kept):
             journal.unlink()

@@ -70,7 +70,10 @@ def try_locked(path: Path, *, within_seconds: float = 0.0) -> Iterator[bool]:
     try:
         held = take_lock(descriptor, within_seconds)
         if held:
-            _sign(descriptor)
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            with suppress(OSError):  # the disk may be full: the lock holds all the same
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
         yield held
     finally:
         os.close(descriptor)
@@ -94,14 +97,6 @@ def holder_of(path: Path) -> str:
     except OSError:
         said = ""
     return said if said.isprintable() and said else "another process"
-
-
-def _sign(descriptor: int) -> None:
-    """Write into a lock's file who holds it, as far as the disk lets; the lock holds all the same."""
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    with suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
 
 
 def take_lock(descriptor: int, within_seconds: float) -> bool:

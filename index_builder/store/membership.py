@@ -11,16 +11,11 @@ from polyrank.index_builder.vectors.local import IDS_FILE, IdIndex
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many candidates a part has.
-
-    Attributes:
-        added: of all, those that updates added or replaced.
-        removed: of those that were built, those that updates removed or replaced.
-    """
+    """How many candidates a part has."""
 
     count: int
-    added: int
-    removed: int
+    added: int  # of all, those that updates added or replaced
+    removed: int  # of those that were built, those that updates removed or replaced
 
 
 class Membership:
@@ -57,6 +52,5 @@ class Membership:
         ]
 
     def counts(self) -> Counts:
-        """How many candidates there are."""
         count = self._built + len(self._added) - len(self._removed)
         return Counts(count, len(self._added), len(self._removed))

@@ -32,20 +32,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A generation on trial beside the active one.
-
-    Attributes:
-        share: of the conversations, those that it answers unless their rankings say otherwise; 0 to 1.
-        renewed: when its lease was renewed, in seconds since the epoch; None: it has none, and lasts until somebody
-            ends it. A server ends it LEASE_SECONDS after it has first seen this renewal: clocks of hosts may differ.
-    """
+    """A generation on trial beside the active one."""
 
     generation: str
-    share: float = 0.0
+    share: float = 0.0  # of the conversations, those that it answers unless their rankings say otherwise; 0 to 1
+    # When its lease was renewed, in seconds since the epoch; None: it has none, and lasts until somebody ends it. A
+    # server ends it LEASE_SECONDS after it has first seen this renewal: clocks of hosts may differ.
     renewed: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a value is none of its field."""
         if not (isinstance(self.generation, str) and is_time_id(self.generation)):
             raise ValueError("generation: not the id of a generation")
         if not (_is_number(self.share) and 0 <= self.share <= 1):
@@ -113,7 +108,6 @@ class Pointer:
         return _read(Trial, self._trial)
 
     def set_trial(self, trial: Trial | None) -> None:
-        """Put a generation on trial; None: end the trial."""
         if trial is None:
             self._trial.unlink(missing_ok=True)
         else:

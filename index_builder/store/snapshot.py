@@ -63,15 +63,10 @@ _ROWS_AT_ONCE = 8192
 
 
 class WordValues(NamedTuple):
-    """The lexical scores of rows.
+    """The lexical scores of rows."""
 
-    Attributes:
-        own: for the generation's own rows, (N,).
-        added: for all rows ever added, (>= A,); `added` of the snapshot says which of them count.
-    """
-
-    own: NDArray[np.float32]
-    added: NDArray[np.float32]
+    own: NDArray[np.float32]  # for the generation's own rows, (N,)
+    added: NDArray[np.float32]  # for all rows ever added, (>= A,); `added` of the snapshot says which of them count
 
 
 class _AddedRows:
@@ -110,7 +105,6 @@ class _AddedRows:
             self.row_of_text.setdefault(candidate.text, row)
 
     def representations(self, added: Rows) -> Representations:
-        """What is kept of added rows, (N,)."""
         return Representations(self.vectors[added], *self.rows_of_second_stage(added))
 
     def rows_of_second_stage(self, added: Rows) -> tuple[NDArray[Any] | None, NDArray[np.int64] | None]:
@@ -145,27 +139,19 @@ def _with_end(array: NDArray[Any], start: int, new: NDArray[Any]) -> NDArray[Any
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A part of a generation at a revision; it never changes, and several threads may read it.
-
-    Attributes:
-        revision: of the last update of the generation.
-        order_end: the place in the pool of the next row that an update adds to any part.
-        removed: the generation's own rows that are no longer in it; ascending, (R,).
-        added: the added rows that are still in it, counted from 0; ascending, (A,).
-    """
+    """A part of a generation at a revision; it never changes, and several threads may read it."""
 
     generation: Generation
-    revision: int
-    order_end: int
-    removed: Rows
-    added: Rows
+    revision: int  # of the last update of the generation
+    order_end: int  # the place in the pool of the next row that an update adds to any part
+    removed: Rows  # the generation's own rows that are no longer in it; ascending, (R,)
+    added: Rows  # the added rows that are still in it, counted from 0; ascending, (A,)
     _buffer: _AddedRows
     _seen: int  # rows of the buffer
     _tables: tuple[WordTable, ...]  # the words of these rows, in their order; none where words do not count
 
     @classmethod
     def of(cls, generation: Generation) -> "Snapshot":
-        """The generation as it was built."""
         embeddings = generation.embeddings
         buffer = _AddedRows(embeddings.dim, embeddings.dtype, generation.manifest.late)
         manifest = generation.manifest
@@ -220,14 +206,14 @@ class Snapshot:
         is_own, is_added = own >= 0, added >= 0
         if not (is_own.any() or is_added.any() or len(number) < len(own)):
             return update.vectors
-        parts = [update.vectors]
-        for found, made in (
-            (is_own, self.generation.embeddings.representations),
-            (is_added, self._buffer.representations),
-        ):
-            if found.any():
-                places[found] = sum(len(part.first) for part in parts) + np.arange(found.sum())
-                parts.append(made((own if found is is_own else added)[found]))
+        parts, count = [update.vectors], len(own)
+        if is_own.any():
+            parts.append(self.generation.embeddings.representations(own[is_own]))
+        if is_added.any():
+            parts.append(self._buffer.representations(added[is_added]))
+        for known in (is_own, is_added):
+            places[known] = count + np.arange(known.sum())
+            count += known.sum()
         return Representations.join(parts).take(places)
 
     def at(self, revision: int) -> "Snapshot":
@@ -258,7 +244,6 @@ class Snapshot:
 
     @property
     def slots(self) -> Slots:
-        """The slots of the part."""
         return self.generation.manifest.parts[0].slots
 
     def order(self, rows: Rows) -> Rows:
@@ -272,17 +257,14 @@ class Snapshot:
 
     @property
     def _built(self) -> int:
-        """The number of the generation's own rows."""
         return self.generation.manifest.count
 
     @property
     def count(self) -> int:
-        """The number of candidates."""
         return self._built - len(self.removed) + len(self.added)
 
     @cached_property
     def all_rows(self) -> Rows:
-        """Every row, ascending; (N,)."""
         built = np.delete(np.arange(self._built), self.removed)
         return np.concatenate([built, self.numbered(self.added)])
 
@@ -370,7 +352,6 @@ class Snapshot:
         return added + self._built
 
     def candidates(self, rows: Rows) -> list[Candidate]:
-        """The candidates of these rows, in the order asked."""
         is_added, own, added = self.split(np.asarray(rows, np.int64))
         if not len(added):
             return self.generation.candidates.rows(own)
@@ -405,29 +386,22 @@ class Snapshot:
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
         """The vectors of rows from the matrix and the updates, (N, D); MatrixMissing where there is no matrix."""
-        return self.merged(rows, self.generation.embeddings.gather(self.split(rows)[1]))
+        return self.merged(rows, Representations(self.generation.embeddings.gather(self.split(rows)[1]))).first
 
     def representations(self, rows: Rows) -> Representations:
         """The vectors of rows with what is kept for the second stage; errors as `vectors`, but not for added rows."""
         _, own, added = self.split(rows)
         if not len(own):
             return self._buffer.representations(added)
-        return self.merged_all(rows, self.generation.embeddings.representations(own))
+        return self.merged(rows, self.generation.embeddings.representations(own))
 
-    def merged_all(self, rows: Rows, own: Representations) -> Representations:
-        """What is stored of these rows, given that of the generation's own among them."""
+    def merged(self, rows: Rows, own: Representations) -> Representations:
+        """What is stored of these rows, or their vectors alone, given that of the generation's own among them."""
         is_added, _, added = self.split(rows)
         if not len(added):
             return own
-        return Representations.interleaved([own, self._buffer.representations(added)], is_added)
-
-    def merged(self, rows: Rows, own_vectors: NDArray[Any]) -> NDArray[Any]:
-        """The vectors of these rows, (N, D), given those of the generation's own among them."""
-        is_added, _, added = self.split(rows)
-        if not len(added):
-            return own_vectors
-        new = Representations(self.vectors_added[added])
-        return Representations.interleaved([Representations(own_vectors), new], is_added).first
+        new = Representations(self.vectors_added[added]) if own.late is None else self._buffer.representations(added)
+        return Representations.interleaved([own, new], is_added)
 
 
 def _shares(updates: Sequence[Update], slots: Slots, end: int) -> list[tuple[Update, Rows]]:

@@ -29,20 +29,13 @@ class Condition(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What candidates have where a condition looks.
+    """What candidates have where a condition looks."""
 
-    Attributes:
-        holds: whether it holds for any of them.
-        kinds: of the field's values; empty: none has the field.
-        alike: names of fields that the condition may mean, if none has the field.
-    """
-
-    holds: bool
-    kinds: frozenset[str]
-    alike: frozenset[str]
+    holds: bool  # whether it holds for any of them
+    kinds: frozenset[str]  # of the field's values; empty: none has the field
+    alike: frozenset[str]  # names of fields that the condition may mean, if none has the field
 
     def joined(self, other: "Seen") -> "Seen":
-        """Return what both parts of a pool have."""
         return Seen(self.holds or other.holds, self.kinds | other.kinds, self.alike | other.alike)
 
 

@@ -70,17 +70,11 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One acknowledged change; deletions come before upserts.
+    """One acknowledged change; deletions come before upserts."""
 
-    Attributes:
-        revision: grows from update to update, over all generations of a store.
-        upserts: candidates to add, or to put in the place of those with the same ids.
-        vectors: what the model made of the upserts, in the store's dtype.
-    """
-
-    revision: int
-    upserts: Sequence[Candidate]
-    vectors: Representations
+    revision: int  # grows from update to update, over all generations of a store
+    upserts: Sequence[Candidate]  # candidates to add, or to put in the place of those with the same ids
+    vectors: Representations  # what the model made of the upserts, in the store's dtype
     deletes: Sequence[str] = ()
 
 

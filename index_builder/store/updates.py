@@ -54,7 +54,6 @@ class UpdateLogs:
         return UpdateLog(self.path(manifest.id), subject)
 
     def path(self, generation: str) -> Path:
-        """The file of a generation's log."""
         return self._directory / f"{generation}{_SUFFIX}"
 
     def exists(self, generation: str) -> bool:
@@ -142,7 +141,6 @@ class MissedUpdates:
 
     @property
     def generation(self) -> str:
-        """The id of the generation."""
         return self._manifest.id
 
     def missed(self) -> list[tuple[Subject, Update]]:

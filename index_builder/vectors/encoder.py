@@ -44,22 +44,15 @@ class ContextEncoder(Protocol):
 
 
 class Model(Protocol):
-    """What a generation keeps of the model that made its vectors.
-
-    Attributes:
-        fingerprint: identifies everything that its vectors depend on; 64 hexadecimal digits.
-        backend, precision: what runs its forward passes (polyrank.model.inference.runners.Runner).
-        rounding: the precision, and of int8 which calibration.
-        late_rows: what it keeps of each candidate for a second stage; None: it has none.
-    """
+    """What a generation keeps of the model that made its vectors."""
 
     name: str
     architecture: str
-    fingerprint: str
+    fingerprint: str  # identifies everything that its vectors depend on; 64 hexadecimal digits
     dim: int
-    backend: str
+    backend: str  # what runs its forward passes, as the precision (polyrank.model.inference.runners.Runner)
     precision: str
-    late_rows: LateRows | None
+    late_rows: LateRows | None  # what it keeps of each candidate for a second stage; None: it has none
 
     @property
     def rounding(self) -> str:

@@ -1,7 +1,7 @@
 """The embeddings of a generation on disk: the matrix `embeddings.bin`, and `ids.index`, which finds a row by its id.
 
 `embeddings.bin` holds the vectors in the store's dtype, little-endian, row after row: row i is candidate i. What a
-model keeps for a second stage lies in a block of its own (late.py).
+model keeps for a second stage lies in a block of its own (blocks.py).
 
 `ids.index` holds the 64-bit hashes of the ids in ascending order, then the row of each. It is memory-mapped, and a
 look-up is a binary search. Two of n ids share a hash with a probability of n^2 / 2^65 (3e-6 for ten million); the
@@ -11,6 +11,7 @@ which several may be equal. Whoever finds a row there compares its text.
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -19,10 +20,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.errors import MatrixMissing
+from polyrank.index_builder.vectors.blocks import BlockReader, BlockWriter, RowBlock
 from polyrank.index_builder.vectors.encoder import DTYPES
-from polyrank.index_builder.vectors.late import LateReader, LateWriter, LocalLateRows
-from polyrank.model.inputs import open_input
+from polyrank.index_builder.vectors.late import LATE_FILE
 from polyrank.model.representations import LateRows, Representations
 from polyrank.model.text.folding import hash64
 
@@ -39,85 +39,67 @@ _BLOCK_ROWS = 1 << 16
 class EmbeddingsWriter:
     """Writes the files, candidate after candidate; `late` is what the model keeps for a second stage."""
 
-    def __init__(self, directory: Path, dtype: str, late: LateRows | None = None) -> None:
-        self._directory, self._dtype = directory, DTYPES[dtype]
-        self._file = (directory / MATRIX_FILE).open("wb")
-        self._hashes = TemporaryFile(dir=directory)  # noqa: SIM115  # has no name; closed with the matrix's
-        self._late = None if late is None else LateWriter(directory, late, dtype)
+    def __init__(self, directory: Path, dim: int, dtype: str, late: LateRows | None = None) -> None:
+        self._directory = directory
+        self._blocks = [BlockWriter(path, rows, dtype) for path, rows in _blocks(directory / MATRIX_FILE, dim, late)]
+        self._hashes = TemporaryFile(dir=directory)  # noqa: SIM115  # has no name; closed with the blocks
 
     def put_many(self, ids: Sequence[str], made: Representations) -> None:
         """Append what was made of candidates, rounded to the dtype."""
-        self._file.write(np.ascontiguousarray(made.first, self._dtype).data.cast("B"))
-        if self._late is not None and made.late is not None and made.counts is not None:
-            self._late.put_many(made.late, made.counts)
+        for block, (rows, counts) in zip(self._blocks, made.blocks(), strict=True):
+            block.put_many(rows, counts)
         self._hashes.write(np.fromiter(map(hash_id, ids), np.uint64, len(ids)).data)
 
     def sync(self) -> None:
-        """Put the rows so far on the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        if self._late is not None:
-            self._late.sync()
+        for block in self._blocks:
+            block.sync()
 
     def commit(self) -> None:
         """Write `ids.index`; then the embeddings can be opened."""
-        self._file.flush()
+        self.sync()
         self._hashes.flush()
-        if self._late is not None:
-            self._late.sync()
         IdIndex.write(self._directory / IDS_FILE, np.memmap(self._hashes, np.uint64, "r"))
 
     def close(self) -> None:
-        """Close the files."""
-        self._file.close()
+        for block in self._blocks:
+            block.close()
         self._hashes.close()
-        if self._late is not None:
-            self._late.close()
+
+
+def _blocks(matrix: Path, dim: int, late: LateRows | None) -> list[tuple[Path, LateRows]]:
+    """Return the matrix, in which each candidate has one row, and the block of a second stage beside it."""
+    of_matrix = (matrix, LateRows(dim, 1))
+    return [of_matrix] if late is None else [of_matrix, (matrix.with_name(LATE_FILE), late)]
 
 
 def written(
     directory: Path, rows: NDArray[np.int64], count: int, dim: int, dtype: str, late: LateRows | None
 ) -> Representations:
     """Return what a writer has put on the disk for rows (N,), at least one, of the `count` that are there so far."""
-    matrix = np.memmap(directory / MATRIX_FILE, DTYPES[dtype], "r", shape=(count, dim))
-    if late is None:
-        return Representations(matrix[rows])
-    return Representations(matrix[rows], *LocalLateRows(directory, late, dtype, count).gather(rows))
+    found = [RowBlock(path, of, dtype, count) for path, of in _blocks(directory / MATRIX_FILE, dim, late)]
+    return Representations.of_blocks([block.gather(rows) for block in found])
 
 
 class LeftBlocks:
     """What a killed build has left beside, and in, its matrix, read from the beginning."""
 
     def __init__(self, matrix: Path, dim: int, late: LateRows | None, dtype: str) -> None:
-        self._dim, self._dtype = dim, DTYPES[dtype]
-        self._late = None if late is None else LateReader(matrix.parent, late, dtype)
-        self._file = open_input(matrix)
+        blocks = _blocks(matrix, dim, late)
+        with ExitStack() as files:
+            self._blocks = [files.enter_context(closing(BlockReader(path, rows, dtype))) for path, rows in blocks]
+            self.close = files.pop_all().close
 
     def read(self, candidates: int) -> Representations | None:
         """What was made of the next candidates; None where the files do not hold it."""
-        content = self._file.read(candidates * self._dim * self._dtype.itemsize)
-        if len(content) < candidates * self._dim * self._dtype.itemsize:
-            return None
-        first = np.frombuffer(content, self._dtype).reshape(-1, self._dim)
-        if self._late is None:
-            return Representations(first)
-        rows = self._late.read(candidates)
-        return None if rows is None else Representations(first, *rows)
-
-    def close(self) -> None:
-        """Close the files."""
-        self._file.close()
-        if self._late is not None:
-            self._late.close()
+        found = [block.read(candidates) for block in self._blocks]
+        blocks = [each for each in found if each is not None]
+        return Representations.of_blocks(blocks) if len(blocks) == len(found) else None
 
 
 class LocalEmbeddings:
     """The memory-mapped embeddings of a directory; several threads may read them.
 
     The matrix may be missing: then only ids can be looked up, and an error names the `generation`.
-
-    Attributes:
-        late: the block of the second stage; None: the model has none.
 
     Raises:
         ValueError: the files' sizes do not fit each other or the dimension.
@@ -126,31 +108,20 @@ class LocalEmbeddings:
     def __init__(
         self, directory: Path, dim: int, dtype: str, late: LateRows | None = None, generation: str = ""
     ) -> None:
-        self._generation, self.dim, self.dtype = generation, dim, DTYPES[dtype]
+        self.dim, self.dtype = dim, DTYPES[dtype]
         self.ids = IdIndex(directory / IDS_FILE)
-        self.late = None if late is None else LocalLateRows(directory, late, dtype, len(self.ids))
-        self._matrix = self._mapped(directory / MATRIX_FILE)
-
-    def _mapped(self, path: Path) -> NDArray[Any] | None:
-        shape = len(self.ids), self.dim
-        if not path.exists():
-            return None
-        if path.stat().st_size != shape[0] * shape[1] * self.dtype.itemsize:
-            raise ValueError(f"{MATRIX_FILE} has {path.stat().st_size} bytes, which are not {shape[0]} x {shape[1]}")
-        # Copy-on-write: nothing writes to it, but torch warns about arrays that are read-only.
-        return np.memmap(path, dtype=self.dtype, mode="c", shape=shape)
+        blocks = _blocks(directory / MATRIX_FILE, dim, late)
+        self._vectors, *others = (RowBlock(path, of, dtype, len(self.ids), generation) for path, of in blocks)
+        self.late = others[0] if others else None  # the block of the second stage; None: the model has none
 
     @property
     def has_matrix(self) -> bool:
-        """Whether the matrix is on this machine."""
-        return self._matrix is not None
+        return self._vectors.has_rows
 
     @property
     def matrix(self) -> NDArray[Any]:
         """The whole matrix (N, D), memory-mapped; MatrixMissing if it is not on this machine."""
-        if self._matrix is None:
-            raise MatrixMissing(self._generation)
-        return self._matrix
+        return self._vectors.rows
 
     @property
     def is_whole(self) -> bool:
@@ -167,12 +138,10 @@ class LocalEmbeddings:
         return Representations(self.gather(rows), late, counts)
 
     def count(self) -> int:
-        """The number of embeddings."""
         return len(self.ids)
 
     def close(self) -> None:
-        """Drop the maps; arrays that were taken from them stay valid."""
-        self._matrix = np.empty((0, self.dim), self.dtype)
+        self._vectors.close()
         if self.late is not None:
             self.late.close()
 

@@ -9,15 +9,12 @@ may write there. So every value is checked when it is read: its form, its checks
 no longer than the model makes them. Where the URL names a secret, each value has a digest behind it
 (polyrank.index_builder.redis_client.Seal).
 
-A vector is stored as
+A vector, and the rows of a candidate one after the other, are stored as
 
-    version u8 | dtype u8 | dim u16 | crc32 u32 over the key and the vector | the vector, little-endian
+    version u8 | dtype u8 | dim u16 | crc32 u32 over the key and the rows | the rows, little-endian
 
-and the rows for a second stage as
-
-    version u8 | dtype u8 | dim u16 | count u32 | crc32 u32 over the key, the count and the rows | the rows, one by one
-
-The checksum covers the key too: a damaged value is recognised, and so is one that belongs to another key.
+of versions of their own. The checksum covers the key too: a damaged value is recognised, and so is one that belongs to
+another key.
 """
 
 import math
@@ -55,9 +52,6 @@ MAX_DIM = 0xFFFF
 HIT, MISS, CORRUPT = 0, 1, 2
 _PREFIX = struct.Struct("<BBH")
 _CRC_END = _PREFIX.size + 4
-_COUNT = struct.Struct("<I")
-_COUNT_END = _PREFIX.size + _COUNT.size
-_ROWS_CRC_END = _COUNT_END + 4
 
 
 class Fetched(NamedTuple):
@@ -79,10 +73,18 @@ def prefix(dtype: np.dtype[Any], dim: int, version: int = VERSION) -> bytes:
     return _PREFIX.pack(version, list(DTYPES.values()).index(dtype), dim)
 
 
-def encode(key: bytes, vector: NDArray[Any], head: bytes) -> bytes:
-    """The value that stores a vector (D,) under a key; `head` is the `prefix` of its dtype and dimension."""
-    body = vector.tobytes()
+def encode(key: bytes, rows: NDArray[Any], head: bytes) -> bytes:
+    """The value that stores a vector (D,) or rows (k, D) under a key; `head` is the `prefix` of dtype and dimension."""
+    body = np.ascontiguousarray(rows).tobytes()
     return head + crc32(body, crc32(key)).to_bytes(4, "little") + body
+
+
+def _body(key: bytes, value: bytes | None, head: bytes) -> memoryview | None:
+    """The rows in a value; None where it has another head, or its checksum does not fit."""
+    if value is None or len(value) < _CRC_END or not value.startswith(head):
+        return None
+    body = memoryview(value)[_CRC_END:]
+    return body if crc32(body, crc32(key)) == int.from_bytes(value[_PREFIX.size : _CRC_END], "little") else None
 
 
 def decode_many(keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np.dtype[Any], dim: int) -> Fetched:
@@ -91,20 +93,18 @@ def decode_many(keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np
     A key without a value is a MISS. A value of another length, version, dtype or dimension is CORRUPT, and so is one
     whose checksum does not fit.
     """
-    head, size = prefix(dtype, dim), _CRC_END + dim * dtype.itemsize
-    status = np.full(len(keys), CORRUPT, np.uint8)
-    bodies = []
-    for i, (key, value) in enumerate(zip(keys, values, strict=True)):
-        if value is None:
-            status[i] = MISS
-        elif len(value) == size and value.startswith(head):
-            body = memoryview(value)[_CRC_END:]
-            if crc32(body, crc32(key)) == int.from_bytes(value[_PREFIX.size : _CRC_END], "little"):
-                status[i] = HIT
-                bodies.append(body)
+    head, size = prefix(dtype, dim), dim * dtype.itemsize
+    bodies = [_body(key, value, head) for key, value in zip(keys, values, strict=True)]
+    good = [body for body in bodies if body is not None and len(body) == size]
+    is_good = [body is not None and len(body) == size for body in bodies]
     vectors = np.zeros((len(keys), dim), dtype)
-    vectors[status == HIT] = np.frombuffer(b"".join(bodies), dtype).reshape(-1, dim)
-    return Fetched(vectors, status)
+    vectors[is_good] = np.frombuffer(b"".join(good), dtype).reshape(-1, dim)
+    return Fetched(vectors, _status(values, is_good))
+
+
+def _status(values: Sequence[bytes | None], is_good: Sequence[bool]) -> NDArray[np.uint8]:
+    pairs = zip(values, is_good, strict=True)
+    return np.array([HIT if good else MISS if value is None else CORRUPT for value, good in pairs], np.uint8)
 
 
 def within(rows: NDArray[Any], longest: float) -> NDArray[np.bool_]:
@@ -117,34 +117,20 @@ def within(rows: NDArray[Any], longest: float) -> NDArray[np.bool_]:
 
 def encode_rows(key: bytes, rows: NDArray[Any]) -> bytes:
     """The value that stores the rows (k, D2) of a candidate, in a store's dtype, under a key."""
-    count, body = _COUNT.pack(len(rows)), np.ascontiguousarray(rows).tobytes()
-    checksum = crc32(body, crc32(count, crc32(key))).to_bytes(4, "little")
-    return prefix(rows.dtype, rows.shape[1], ROWS_VERSION) + count + checksum + body
+    return encode(key, rows, prefix(rows.dtype, rows.shape[1], ROWS_VERSION))
 
 
 def decode_rows(
     keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np.dtype[Any], late: LateRows
 ) -> FetchedRows:
     """Read the rows in the values of keys; status as `decode_many`. Another number of rows is CORRUPT, too."""
-    head = prefix(dtype, late.dim, ROWS_VERSION)
-    found = [_rows_in(key, value, dtype, late, head) for key, value in zip(keys, values, strict=True)]
-    status = [
-        MISS if value is None else CORRUPT if rows is None else HIT for value, rows in zip(values, found, strict=True)
-    ]
-    return FetchedRows(found, np.array(status, np.uint8))
-
-
-def _rows_in(key: bytes, value: bytes | None, dtype: np.dtype[Any], late: LateRows, head: bytes) -> NDArray[Any] | None:
-    if value is None or len(value) < _ROWS_CRC_END or not value.startswith(head):
-        return None
-    (count,) = _COUNT.unpack_from(value, _PREFIX.size)
-    body = memoryview(value)[_ROWS_CRC_END:]
-    if len(body) != count * late.dim * dtype.itemsize or late.count not in (None, count):
-        return None
-    checksum = crc32(body, crc32(memoryview(value)[_PREFIX.size : _COUNT_END], crc32(key)))
-    if checksum != int.from_bytes(value[_COUNT_END:_ROWS_CRC_END], "little"):
-        return None
-    return np.frombuffer(body, dtype).reshape(count, late.dim)
+    head, size = prefix(dtype, late.dim, ROWS_VERSION), late.dim * dtype.itemsize
+    found: list[NDArray[Any] | None] = []
+    for key, value in zip(keys, values, strict=True):
+        body = _body(key, value, head)
+        is_good = body is not None and not len(body) % size and late.count in (None, len(body) // size)
+        found.append(np.frombuffer(body, dtype).reshape(-1, late.dim) if body is not None and is_good else None)
+    return FetchedRows(found, _status(values, [rows is not None for rows in found]))
 
 
 class StoredVectors:
@@ -154,12 +140,9 @@ class StoredVectors:
         beginning: put before a name to make its key.
         longest: a length that no vector exceeds; one from Redis that does is CORRUPT.
         lifetime_seconds: of what is put; None: unlimited.
-
-    Attributes:
-        at_once: how many names are asked for in one go.
     """
 
-    at_once = MGET_KEYS
+    at_once = MGET_KEYS  # how many names are asked for in one go
 
     def __init__(
         self,
@@ -315,12 +298,10 @@ class RedisEmbeddings(StoredVectors):
         return count if isinstance(count, int) else 0
 
     def ping(self) -> None:
-        """Raise StoreUnavailable if Redis does not answer."""
         with translated():
             self._client.ping()
 
     def close(self) -> None:
-        """Close the connections."""
         disconnect(self._client)
 
 

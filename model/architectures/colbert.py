@@ -72,7 +72,6 @@ class ColbertEncoder(LateEncoder):
 
     @classmethod
     def candidate_batch(cls, config: ModelConfig, candidates: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
-        """Mark candidates."""
         return pad([_marked(ids, config.block(ColbertConfig).candidate_marker) for ids in candidates], pad_id)
 
     def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
@@ -103,7 +102,6 @@ class ColbertEncoder(LateEncoder):
 
     @classmethod
     def first_dim(cls, config: ModelConfig, dim: int) -> int:
-        """Return E."""
         return config.block(ColbertConfig).dim
 
     @classmethod
@@ -113,7 +111,6 @@ class ColbertEncoder(LateEncoder):
 
     @classmethod
     def late_cost(cls, config: ModelConfig, dim: int, context_tokens: int, rows: int) -> float:
-        """Return the multiplications of all dot products."""
         block = config.block(ColbertConfig)
         return float(block.dim * max(context_tokens + 1, block.query_tokens) * rows)
 

@@ -59,7 +59,6 @@ class DeformerEncoder(LateEncoder):
                 own.take(layer)
 
     def inner_teacher(self, name: str, teacher: nn.Module, tokenizer: Tokenizer) -> "StateTeacher":
-        """Return what teaches the upper states."""
         return StateTeacher(name, teacher, self)
 
     @property
@@ -77,7 +76,6 @@ class DeformerEncoder(LateEncoder):
 
     @property
     def candidate_width(self) -> int:
-        """As `context_width`."""
         return 2 * self.candidate.dim
 
     @classmethod
@@ -111,7 +109,6 @@ class DeformerEncoder(LateEncoder):
 
     @classmethod
     def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> CandidateState:
-        """Keep the states of tokens beside the first-stage vector."""
         rows, _, first = outputs
         return CandidateState(first, rows[:, : batch.ids.shape[1]], batch.mask)  # a back-end may have padded further
 
@@ -140,22 +137,18 @@ class DeformerEncoder(LateEncoder):
 
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
-        """Say whether it is a residual one."""
         return config.block(DeformerConfig).residual
 
     @classmethod
     def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
-        """Leave out the second stage."""
         why = "its upper layers read all tokens of a context and a reply together"
         return super().unexplained(config) | second_stage_unexplained(why, cls.counts_first_stage(config))
 
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
-        """Make a linear head, as that of the score."""
         return nn.Linear(dim, config.head_classes)
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
-        """Return h, (N, D)."""
         return self._read(contexts, candidates)[0]
 
     def _read(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
@@ -231,7 +224,6 @@ class StateTeacher:
         listed: Sequence[tuple[int, int]],
         states: tuple[ContextState, CandidateState],
     ) -> Tensor:
-        """Return the loss of the upper states."""
         device = states[0].first.vectors.device
         teacher, pad_id = self._teacher, self._teacher.context.pad_id
         with torch.no_grad():

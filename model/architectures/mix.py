@@ -138,7 +138,6 @@ class MixEncoder(LateEncoder):
 
     @classmethod
     def late_rows(cls, config: ModelConfig, dim: int) -> LateRows | None:
-        """Return D and K."""
         return LateRows(dim, config.block(MixConfig).rows)
 
     @classmethod
@@ -160,7 +159,6 @@ class MixEncoder(LateEncoder):
 
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
-        """Say whether it is a residual one."""
         return config.block(MixConfig).residual
 
     @classmethod
@@ -179,7 +177,6 @@ class MixEncoder(LateEncoder):
 
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
-        """Make a head over 3 D features."""
         return ClassHead(3 * dim, config.head_classes)
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:

@@ -25,10 +25,9 @@ class PairEncoder(nn.Module, ABC):
     Attributes:
         encoder: the transformer; segment ids 0 for the context, 1 for the candidate.
         head: D to 1, of a classifier to C; None: the encoder is a PublishedScorer, which gives scores.
-        poly: the Poly-encoder of a residual one, else None.
     """
 
-    poly: PolyEncoder | None
+    poly: PolyEncoder | None  # the Poly-encoder of a residual one, else None
 
     def __init__(self, config: ModelConfig, encoder: Backbone, poly: PolyEncoder | None = None) -> None:
         super().__init__()
@@ -39,7 +38,6 @@ class PairEncoder(nn.Module, ABC):
 
     @classmethod
     def build(cls, config: ModelConfig, backbone: Callable[[], Backbone]) -> Self:
-        """Build it from new transformers; weights are still random."""
         return cls(config, backbone(), PolyEncoder.build(config, backbone) if config.residual else None)
 
     @property

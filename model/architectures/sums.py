@@ -41,7 +41,6 @@ class StateSums(NamedTuple):
 
     @property
     def vectors(self) -> Float64:
-        """The vectors, (M, D)."""
         scaled: Float64 = self.factors[:, None] * (self.weights @ self.values)
         return scaled
 

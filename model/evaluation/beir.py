@@ -34,22 +34,15 @@ class CollectionInvalid(InvalidInput):
 
 @dataclass(frozen=True)
 class Collection:
-    """Documents to search, and the queries that have judgements.
+    """Documents to search, and the queries that have judgements."""
 
-    Attributes:
-        document_ids, documents: names and texts, in drawn order (rankings.py).
-        judgements: for each query, the score of each judged document by its name.
-        unknown_queries: number of judged queries that the file of queries lacks.
-        unknown_documents: number of judged documents that the corpus lacks; they count as not found.
-    """
-
-    document_ids: Sequence[str]
+    document_ids: Sequence[str]  # in drawn order (rankings.py), as their texts
     documents: Sequence[str]
     query_ids: Sequence[str]
     queries: Sequence[str]
-    judgements: Sequence[dict[str, int]]
-    unknown_queries: int = 0
-    unknown_documents: int = 0
+    judgements: Sequence[dict[str, int]]  # for each query, the score of each judged document by its name
+    unknown_queries: int = 0  # number of judged queries that the file of queries lacks
+    unknown_documents: int = 0  # number of judged documents that the corpus lacks; they count as not found
 
     def gains_of(self, query: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the gains of documents for a query, all given by their places; 0 for one that is not judged."""
@@ -71,7 +64,6 @@ class Collection:
         return {name: place for place, name in enumerate(self.document_ids)}
 
     def judged_gains(self, query: int) -> NDArray[np.float64]:
-        """Return the gains of all documents judged for a query."""
         return _gains(list(self.judgements[query].values()))
 
     def best_document(self, query: int) -> str:

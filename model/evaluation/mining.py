@@ -50,22 +50,15 @@ _RANDOM_TEXTS_OF_TWO_STAGES = 64  # to an eighth; a Deformer reads each with eac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiningRules:
-    """Which texts of the pool become negatives; the module's docstring gives the reasons.
-
-    Attributes:
-        depth: how many of the best texts to look at, for each context.
-        skip: how many of the best texts to leave out, after the positives.
-        margin: share of the gold reply's lead that a negative must stay behind by (`score_bound`); None: no bound.
-        check_margin: how far below the gold reply the cross-encoder must score a negative, in its own units.
-        sample: draw the negatives uniformly from what remains, instead of taking the hardest.
-    """
+    """Which texts of the pool become negatives; the module's docstring gives the reasons."""
 
     depth: int = 100
-    skip: int = 5
+    skip: int = 5  # how many of the best texts to leave out, after the positives
+    # Share of the gold reply's lead that a negative must stay behind by (`score_bound`); None: no bound.
     margin: float | None = 0.05
-    check_margin: float = 0.0
+    check_margin: float = 0.0  # how far below the gold reply the cross-encoder must score a negative, in its own units
     negatives: int = 7
-    sample: bool = False
+    sample: bool = False  # draw the negatives uniformly from what remains, instead of taking the hardest
     seed: int = 0
 
 
@@ -240,5 +233,5 @@ def score_bound(gold: float, random: float, margin: float) -> float:
 
 def _encoded(ranker: Retriever, texts: Sequence[str]) -> Representations:
     made = ranker.represent_candidates(ranker.tokenize_candidates(texts)[0])
-    require_finite(ranker.name, [made.first] if made.late is None else [made.first, made.late])
+    require_finite(ranker.name, (rows for rows, _ in made.blocks()))
     return made

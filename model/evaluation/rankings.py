@@ -32,14 +32,6 @@ _CONTEXTS_AT_ONCE = 256
 ReportProgress = Callable[[str, int, int], None]  # called with (stage, done, total)
 
 
-def candidate_embeddings(
-    ranker: Retriever, texts: Sequence[str], report: ReportProgress
-) -> tuple[NDArray[np.float32], int]:
-    """Encode texts for the first stage, (texts, D1), as `candidate_representations`."""
-    made, cut = candidate_representations(ranker, texts, report)
-    return made.first, cut
-
-
 def candidate_representations(
     ranker: Retriever, texts: Sequence[str], report: ReportProgress
 ) -> tuple[Representations, int]:
@@ -59,15 +51,8 @@ def candidate_representations(
 
     on_done(0)
     made = ranker.represent_candidates([tokens[position] for position in distinct], on_done)
-    require_finite(ranker.name, [made.first] if made.late is None else [made.first, made.late])
+    require_finite(ranker.name, (rows for rows, _ in made.blocks()))
     return made.take(places), cut
-
-
-def context_codes(
-    ranker: Retriever, conversations: Sequence[Conversation], report: ReportProgress
-) -> Iterator[NDArray[np.float32]]:
-    """Encode contexts for the first stage; yields the vectors (M, D1) of each, as `context_encodings`."""
-    return (each.codes for each in context_encodings(ranker, conversations, report))
 
 
 def context_encodings(
@@ -181,19 +166,14 @@ _CONTEXTS_A_PASS = 32
 
 
 class Retrieved(NamedTuple):
-    """What was found for a context.
+    """What was found for a context."""
 
-    Attributes:
-        best: places and scores of the DEPTH best texts, best first.
-        beyond: how many texts were not found and tie with the last one; counted only where a right one is among those
-            that tie with it.
-        right_beyond: the places of the right ones among these.
-    """
-
-    best: TopK
+    best: TopK  # places and scores of the DEPTH best texts, best first
     read: int = 0
+    # How many texts were not found and tie with the last one; counted only where a right one is among those that tie
+    # with it.
     beyond: int = 0
-    right_beyond: NDArray[np.int64] = np.empty(0, np.int64)
+    right_beyond: NDArray[np.int64] = np.empty(0, np.int64)  # the places of the right ones among these
 
     def ties(self, gains_of: Callable[[NDArray[np.int64]], NDArray[np.float64]]) -> Ties:
         """Return the ranking; `gains_of` gives the gains of texts by their places. It is exact for the first DEPTH."""

@@ -9,7 +9,7 @@ import hashlib
 import importlib.metadata
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MODEL = Path(__file__).parents[1]
 # What the numbers of a part come from, beside its weights.
-_CODE = ("architectures", "checkpoint", "inference", "openvino_core.py")
+_CODE = ("architectures", "checkpoint", "inference", "openvino_core.py", "text/chat.txt")
 _LIBRARIES = ("openvino", "torch", "transformers")
 
 
@@ -83,7 +83,6 @@ class Kept:
             raise InvalidInput(f"what is kept with it makes no sense: {error!r}") from None
 
     def keep_model(self, runner: Runner, sizes: Sizes, pieces: Sequence[memoryview]) -> None:
-        """Keep a compiled part."""
         facts = {"sizes": list(sizes), "bytes": [len(piece) for piece in pieces]}
         self._disk.put(self._model_key(runner), facts, *pieces)
 
@@ -117,13 +116,11 @@ def versions() -> dict[str, str]:
 def code(*places: str) -> str:
     """Digest modules of polyrank.model, and the code in its folders; "." is all of it."""
     digest = hashlib.sha256()
-    for path in sorted(path for place in places for path in _modules(_MODEL / place)):
+    found = [_MODEL / place for place in places]
+    modules = (path for place in found for path in (place.rglob("*.py") if place.is_dir() else [place]))
+    for path in sorted(modules):
         digest.update(f"{path.relative_to(_MODEL)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _modules(place: Path) -> Iterable[Path]:
-    return place.rglob("*.py") if place.is_dir() else [place]
 
 
 def code_outside() -> str:

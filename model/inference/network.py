@@ -79,12 +79,9 @@ class Network(Generic[E]):
 
     @property
     def is_read(self) -> bool:
-        """Whether it has been read."""
         return bool(self._held)
 
     def part(self, name: PartName) -> LazyPart:
-        """Return a part of it, not built yet."""
-
         def build() -> "NetworkPart":
             from polyrank.model.inference.parts import PARTS
 

@@ -31,15 +31,12 @@ class NetworkStates:
         self.late_rows = self._kind.late_rows(network.config, dim)
 
     def context_batch(self, contexts: Sequence[list[int]], pad_id: int) -> TokenBatch:
-        """Lay out tokenised contexts."""
         return self._kind.context_batch(self._config, contexts, pad_id)
 
     def candidate_batch(self, candidates: Sequence[list[int]], pad_id: int) -> TokenBatch:
-        """Lay out tokenised candidates."""
         return self._kind.candidate_batch(self._config, candidates, pad_id)
 
     def contexts(self, outputs: tuple[NDArray[np.float32], ...], batch: TokenBatch) -> list[ContextEncoding]:
-        """Return the contexts of a batch."""
         tensors = tuple(map(torch.from_numpy, outputs))
         state = self._kind.context_state(self._config, tensors, TensorBatch.of(batch))
         vectors_of, present_of = (each.numpy() for each in state.first)
@@ -50,7 +47,6 @@ class NetworkStates:
         return [ContextEncoding(own, (rows[mask],)) for own, (rows, mask) in zip(codes, late, strict=True)]
 
     def candidates(self, outputs: tuple[NDArray[np.float32], ...], batch: TokenBatch) -> Representations:
-        """Return the candidates of a batch."""
         tensors = tuple(map(torch.from_numpy, outputs))
         state = self._kind.candidate_state(self._config, tensors, TensorBatch.of(batch))
         if state.late is None or state.mask is None:
@@ -59,11 +55,9 @@ class NetworkStates:
         return Representations(state.first.numpy(), state.late.numpy()[mask], mask.sum(axis=1))
 
     def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
-        """Score candidates by the vectors that place them, (N,)."""
         return self._compared(lambda contexts, some: self._scorer.late_scores(contexts, some)[0], context, candidates)
 
     def class_logits(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
-        """Return a classifier's logits, (N, C)."""
         return self._compared(self._scorer.class_logits, context, candidates)
 
     def late_cost(self, context_tokens: int, rows: int) -> float:

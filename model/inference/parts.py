@@ -28,17 +28,17 @@ class NetworkPart(nn.Module, ABC):
     reads: ClassVar[PartName]
     tensors: ClassVar[type[Any]] = TensorBatch
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: Any) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
-        """Run it."""
         return self.ending(self.states(self.tensors(*fields)), fields[1])
 
-    @abstractmethod
     def backbone(self) -> Backbone:
         """Return its transformer."""
+        backbone: Backbone = self.encoder.encoder
+        return backbone
 
     def laid_out(self, sequences: Sequence[list[int]], starts: Sequence[int] | None = None) -> Batch:
         """Lay out sequences as it reads them; `starts`: where segment 1 of each begins."""
@@ -66,16 +66,13 @@ class ContextPart(NetworkPart):
     encoder: LateEncoder
 
     def backbone(self) -> Backbone:
-        """Return the transformer of contexts."""
         return self.encoder.context
 
     def states(self, batch: TensorBatch) -> Tensor:
-        """Run the transformer of contexts."""
         return self.encoder.context_tokens(batch)
 
     @property
     def width(self) -> int:
-        """The size of a token state."""
         return self.encoder.context_width
 
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
@@ -90,20 +87,16 @@ class CandidatePart(NetworkPart):
     encoder: LateEncoder
 
     def backbone(self) -> Backbone:
-        """Return the transformer of candidates."""
         return self.encoder.candidate
 
     def states(self, batch: TensorBatch) -> Tensor:
-        """Run the transformer of candidates."""
         return self.encoder.candidate_tokens(batch)
 
     @property
     def width(self) -> int:
-        """The size of a token state."""
         return self.encoder.candidate_width
 
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        """Turn token states into embeddings or rows."""
         return self.encoder.candidate_outputs(states, mask)
 
 
@@ -113,12 +106,7 @@ class PairPart(NetworkPart):
     reads = "pairs"
     encoder: CrossEncoder
 
-    def backbone(self) -> Backbone:
-        """Return the transformer of joint sequences."""
-        return self.encoder.encoder
-
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        """Turn token states into scores."""
         return (self.encoder.head_scores(states),)
 
 
@@ -128,12 +116,7 @@ class KnownPart(NetworkPart):
     reads = "known"
     encoder: UniEncoder
 
-    def backbone(self) -> Backbone:
-        """Return the transformer, which reads both sides."""
-        return self.encoder.encoder
-
     def states(self, batch: TensorBatch) -> Tensor:
-        """Read the contexts."""
         return self.encoder.known(batch)
 
     @property
@@ -156,10 +139,6 @@ class BesidePart(NetworkPart):
     tensors = BesideTensors
     encoder: UniEncoder
 
-    def backbone(self) -> Backbone:
-        """Return the transformer, which reads both sides."""
-        return self.encoder.encoder
-
     def laid_out(self, sequences: Sequence[list[int]], starts: Sequence[int] | None = None) -> Batch:
         """Cut sequences in two, by default in halves, and read the first part of each as a context; equal ones once."""
         cuts = [max(1, cut) for cut in starts or [len(sequence) // 2 for sequence in sequences]]
@@ -176,7 +155,6 @@ class BesidePart(NetworkPart):
         return self.encoder.candidate_states(batch)
 
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        """Turn token states into scores."""
         return (self.encoder.head_scores(states, mask),)
 
 

@@ -62,15 +62,10 @@ class Passes(Generic[E]):
 
 
 class States(Protocol):
-    """What lies before and behind the parts of an encoder: it lays out texts, and compares what was made of them.
+    """What lies before and behind the parts of an encoder: it lays out texts, and compares what was made of them."""
 
-    Attributes:
-        dim: D1, the size of a candidate's first-stage vector.
-        late_rows: what is kept of each candidate for the second stage; None: there is none.
-    """
-
-    dim: int
-    late_rows: LateRows | None
+    dim: int  # D1, the size of a candidate's first-stage vector
+    late_rows: LateRows | None  # what is kept of each candidate for the second stage; None: there is none
 
     def context_batch(self, contexts: Sequence[list[int]], pad_id: int) -> TokenBatch:
         """Lay out tokenised contexts as the transformer is to read them."""
@@ -104,43 +99,33 @@ class VectorStates:
         self.dim = config.vector_dim(dim)
 
     def context_batch(self, contexts: Sequence[list[int]], pad_id: int) -> TokenBatch:
-        """Pad them."""
         return pad(contexts, pad_id)
 
     def candidate_batch(self, candidates: Sequence[list[int]], pad_id: int) -> TokenBatch:
-        """Pad them."""
         return pad(candidates, pad_id)
 
     def contexts(self, outputs: Outputs, batch: TokenBatch) -> list[ContextEncoding]:
-        """Return the context vectors that exist."""
         return [ContextEncoding(vectors[present]) for vectors, present in zip(*outputs, strict=True)]
 
     def candidates(self, outputs: Outputs, batch: TokenBatch) -> Representations:
-        """Return the vectors."""
         (vectors,) = outputs
         return Representations(vectors)
 
     def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
-        """Score candidates by candidate attention."""
         return scores_of(candidates.first, context.codes)
 
     def class_logits(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
-        """A model that ranks has none."""
         raise AssertionError("it is no classifier")
 
     def late_cost(self, context_tokens: int, rows: int) -> float:
-        """There is no second stage."""
         return 0.0
 
 
 class LateForwards(Passes["LateEncoder"]):
     """Encodes both sides with an encoder that keeps them apart, and scores what it keeps of candidates.
 
-    `represent_...` gives all that the encoder makes, `encode_...` the vectors of the first stage alone.
-
-    Attributes:
-        dim: D1, the size of a candidate's first-stage vector.
-        late_rows: what is kept of each candidate for the second stage; None: there is none.
+    `represent_...` gives all that the encoder makes, `encode_...` the vectors of the first stage alone. `dim` and
+    `late_rows` are those of its `States`.
     """
 
     def __init__(self, network: "Network[LateEncoder]", compiler: Compiler, layers: int = 1) -> None:

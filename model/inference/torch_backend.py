@@ -25,7 +25,6 @@ class TorchBackend:
         self.token_budget = token_budget or (TOKEN_BUDGET if is_cpu(device) else GPU_TOKEN_BUDGET)
 
     def compile(self, part: "NetworkPart") -> Forward:
-        """Set the part to evaluation mode; torch compiles nothing ahead."""
         from polyrank.model.inference.torch_forward import run
 
         return partial(run, (part if self.runner.precision == FLOAT32 else self._halved.of(part)).eval(), self._device)

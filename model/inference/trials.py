@@ -3,7 +3,7 @@
 Batches are chat of many lengths, as a model's own tokenizer reads it. Random token ids would not do: a Cross-encoder
 scores nonsense nearly alike, so that ranks would be chance.
 
-Importing this needs no torch: a server warms up its models by the same sentences.
+Importing this needs no torch.
 """
 
 from collections.abc import Sequence as List
@@ -15,58 +15,11 @@ from numpy.typing import NDArray
 from polyrank.model.architectures.batching import Batch, joined, length_batches
 from polyrank.model.inference.network import Forward
 from polyrank.model.text.assembly import Assembler, Conversation
+from polyrank.model.text.chat import CONVERSATIONS
 
 if TYPE_CHECKING:
     from polyrank.model.inference.parts import NetworkPart
 
-# The last turn of each is a good reply to the others.
-CONVERSATIONS: tuple[tuple[str, ...], ...] = (
-    ("hi", "Hello! How can I help you today?", "my parcel should have been here on monday", "What is the number?"),
-    ("Do you like dogs?", "I love them! I have two, and they sleep on my bed.", "Mine is a lazy old beagle."),
-    (
-        "Good evening, I ordered a pair of running shoes three weeks ago and they have still not been delivered. I "
-        "wrote to you twice, and nobody answered. I need them for a race on Saturday, so tell me what is going on.",
-        "I am very sorry about that. I can send you another pair today by express, at no cost.",
-    ),
-    ("What do you do for a living?", "I'm a nurse. You?", "I teach maths at a high school.", "That must be hard work!"),
-    (
-        "how do i mount a usb stick",
-        "lsblk shows its name, then: sudo mount /dev/sdb1 /mnt",
-        "permission denied",
-        "Are you root?",
-    ),
-    (
-        "The app crashes whenever I open my photos.",
-        "Which version is it?",
-        "4.2.1, on Android 14",
-        "Please update to 4.3.",
-    ),
-    ("I'd like a table for four tomorrow at 7 pm.", "At Luigi's there is one at 7:15 pm. Shall I book it?"),
-    ("i can't log in", "Have you tried to reset your password?", "yes, but no mail comes", "Is it among your spam?"),
-    (
-        "We are planning a trip to Portugal in May. Have you been there?",
-        "Twice. Lisbon is lovely, but full of tourists; Porto is smaller and much cheaper.",
-        "How long would you stay, and do we need a car? The children are six and nine, and they get bored in museums.",
-        "A week is enough, and the trains are good. They will love the beaches.",
-    ),
-    ("Can I cancel my subscription?", "Of course. It then ends on the 30th, and you are not charged again."),
-    ("I've been learning the guitar since March.", "Cool! What kind of music do you play?", "Mostly old blues."),
-    ("is it going to rain", "There is a 70 % chance of rain after 3 pm.", "ok thanks", "You're welcome!"),
-    ("My card was charged twice: $49.99 on 3/12 and again on 3/13.", "I see both. The second one will be refunded."),
-    (
-        "What's your favourite film?",
-        "Anything by Miyazaki.",
-        "Never heard of him.",
-        "He makes animated films in Japan.",
-    ),
-    (
-        "I feel a bit down today.",
-        "Oh no, what happened?",
-        "I failed my driving test again.",
-        "You will pass next time.",
-    ),
-    ("Does the blue jacket come in XL?", "Only in black and grey.", "Then grey, please.", "It is in your basket now."),
-)
 _JOINED = 2  # conversations, one after the other, that make a long context
 _REPLIES = 4  # that each conversation is paired with: its own, and those of the next ones
 

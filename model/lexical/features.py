@@ -19,18 +19,12 @@ from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation, Turn
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """What the features know of a conversation.
-
-    Attributes:
-        turns: the text of each turn that is not blank, newest first.
-        newest: for each word of the turns, how many turns ago it was last said; 0 in the newest turn.
-        own: the words that the replying side has said.
-    """
+    """What the features know of a conversation."""
 
     persona: frozenset[str]
-    turns: tuple[str, ...]
-    newest: dict[str, int]
-    own: frozenset[str]
+    turns: tuple[str, ...]  # the text of each turn that is not blank, newest first
+    newest: dict[str, int]  # for each word of the turns, how many turns ago it was last said; 0 in the newest turn
+    own: frozenset[str]  # the words that the replying side has said
 
 
 def read(conversation: Conversation) -> ReadContext:

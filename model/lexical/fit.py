@@ -37,19 +37,12 @@ _EVERY = range(1, 1 + len(FEATURES))
 
 
 class ScoredList(NamedTuple):
-    """A list of candidates, the right one first.
+    """A list of candidates, the right one first."""
 
-    Attributes:
-        late: scores of the model's network, (C,): by vectors, or by pairs for a Cross-encoder.
-        features: in the order of FEATURES, (C, F).
-        repeats: how many candidates at the end are earlier turns of the conversation: 1 or 0.
-        fold: 0 or 1; lists of one dialogue have the same.
-    """
-
-    late: NDArray[np.float64]
-    features: NDArray[np.float64]
-    repeats: int
-    fold: int
+    late: NDArray[np.float64]  # scores of the model's network, (C,): by vectors, or by pairs for a Cross-encoder
+    features: NDArray[np.float64]  # in the order of FEATURES, (C, F)
+    repeats: int  # how many candidates at the end are earlier turns of the conversation: 1 or 0
+    fold: int  # 0 or 1; lists of one dialogue have the same
 
     def numbers(self, repeats: bool) -> NDArray[np.float64]:
         """Return late score and features of the candidates, those at the end included or not, (C, 1 + F)."""

@@ -31,16 +31,11 @@ _CROWDED = 0.2
 
 
 class Term(NamedTuple):
-    """One of the numbers that add up to a reply's lexical score.
-
-    Attributes:
-        word: that context and reply share; None: the feature is of the whole reply.
-        value: with the feature's weight.
-    """
+    """One of the numbers that add up to a reply's lexical score."""
 
     feature: str
-    word: str | None
-    value: float
+    word: str | None  # that context and reply share; None: the feature is of the whole reply
+    value: float  # with the feature's weight
 
 
 class LexicalScore:
@@ -128,7 +123,7 @@ class LexicalScore:
 
     def scores(self, late: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Put the network's scores (N,) and the lexical parts (N,) together, (N,)."""
-        return (self.late_weight * late.astype(np.float64) + values).astype(np.float32)
+        return Additions(self.late_weight, values).to(late)
 
     def additions(self, conversation: Conversation, table: WordTable) -> Additions:
         """Return what a search over the table's rows adds to the scores of their vectors."""
@@ -167,20 +162,13 @@ def weighted_sum(context: ReadContext, table: WordTable, weights: Factors) -> ND
 
 
 class _Asked(NamedTuple):
-    """What a context asks of every table with the same statistics.
+    """What a context asks of every table with the same statistics."""
 
-    Attributes:
-        keys: hashes of its words, (n,), ascending.
-        factors: by which their BM25 weights count, (n,).
-        texts: hashes of normalised texts, (t,).
-        values: what these texts count, (t,).
-    """
-
-    keys: NDArray[np.uint64]
-    factors: NDArray[np.float64]
+    keys: NDArray[np.uint64]  # hashes of its words, (n,), ascending
+    factors: NDArray[np.float64]  # by which their BM25 weights count, (n,)
     columns: Factors
-    texts: NDArray[np.uint64]
-    values: NDArray[np.float64]
+    texts: NDArray[np.uint64]  # hashes of normalised texts, (t,)
+    values: NDArray[np.float64]  # what these texts count, (t,)
 
     def sums(self, table: WordTable) -> NDArray[np.float64]:
         """Return the sum of all that for each row, (N,)."""

@@ -20,31 +20,20 @@ _K1, _B = 0.9, 0.4  # as in Anserini; on held-out training dialogues other value
 
 @dataclass(frozen=True, slots=True)
 class WordTable:
-    """What the evidence of N rows is computed from.
+    """What the evidence of N rows is computed from."""
 
-    Attributes:
-        statistics: of the pool that says how common a word is; the rows need not be part of it.
-        keys: the hash of each distinct word of the rows that tells something (`keys_of`), (V,), ascending.
-        starts: where the entries of each word begin, and where the last one's end, (V + 1,).
-        rows: the rows that have the word, (entries,), ascending for each word.
-        weights: the BM25 weight of the word in the row, without its rarity, (entries,).
-        columns: the row features of each row, (len(ROW_FEATURES), N).
-        texts: the hash of each row's normalised text (`keys_of`), (N,), ascending.
-        texts_rows: the row that each of them belongs to, (N,), ascending for equal texts.
-    """
-
-    statistics: Statistics
+    statistics: Statistics  # of the pool that says how common a word is; the rows need not be part of it
+    # The hash of each distinct word of the rows that tells something (`keys_of`), (V,), ascending.
     keys: NDArray[np.uint64]
-    starts: NDArray[np.int64]
-    rows: NDArray[np.int32]
-    weights: NDArray[np.float32]
-    columns: NDArray[np.float32]
-    texts: NDArray[np.uint64]
-    texts_rows: NDArray[np.int32]
+    starts: NDArray[np.int64]  # where the entries of each word begin, and where the last one's end, (V + 1,)
+    rows: NDArray[np.int32]  # the rows that have the word, (entries,), ascending for each word
+    weights: NDArray[np.float32]  # the BM25 weight of the word in the row, without its rarity, (entries,)
+    columns: NDArray[np.float32]  # the row features of each row, (len(ROW_FEATURES), N)
+    texts: NDArray[np.uint64]  # the hash of each row's normalised text (`keys_of`), (N,), ascending
+    texts_rows: NDArray[np.int32]  # the row that each of them belongs to, (N,), ascending for equal texts
 
     @classmethod
     def of(cls, texts: Sequence[str], statistics: Statistics) -> "WordTable":
-        """Build the table of texts, one a row."""
         counts = _telling(count_words(texts), statistics)
         numbers = [[feature(count) for count in counts.lengths.tolist()] for feature in ROW_FEATURES.values()]
         hashes = keys_of(map(normalised, texts))
@@ -84,7 +73,6 @@ class WordTable:
         return np.bincount(rows, terms, len(self)).astype(np.float64)
 
     def column(self, name: str) -> NDArray[np.float32]:
-        """Return a row feature of each row, (N,)."""
         found: NDArray[np.float32] = self.columns[list(ROW_FEATURES).index(name)]
         return found
 

@@ -165,21 +165,13 @@ def _pieces_of_run(run: str) -> list[str]:
 
 
 class WordCounts(NamedTuple):
-    """The words of N texts, as a sparse table of V distinct words, sorted by word and then by text.
+    """The words of N texts, as a sparse table of V distinct words, sorted by word and then by text."""
 
-    Attributes:
-        keys: the hash of each distinct word, (V,), ascending.
-        words: place of the word in `keys`, (entries,).
-        rows: the text that it stands in, (entries,).
-        times: how often it stands there, (entries,).
-        lengths: words of each text, (N,).
-    """
-
-    keys: NDArray[np.uint64]
-    words: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    times: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    keys: NDArray[np.uint64]  # the hash of each distinct word, (V,), ascending
+    words: NDArray[np.int64]  # place of the word in `keys`, (entries,)
+    rows: NDArray[np.int64]  # the text that it stands in, (entries,)
+    times: NDArray[np.int64]  # how often it stands there, (entries,)
+    lengths: NDArray[np.int64]  # words of each text, (N,)
 
 
 def count_words(texts: Sequence[str]) -> WordCounts:
@@ -204,17 +196,12 @@ _LEFT = 1.5  # of the rarest word in a small pool; of 0.5 to 3 on pools of 5 to 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Counts over a pool of texts, all of them whole numbers.
-
-    Attributes:
-        keys: the hash of each distinct word (`keys_of`), (V,), ascending.
-        frequencies: how many texts have the word, (V,).
-    """
+    """Counts over a pool of texts, all of them whole numbers."""
 
     texts: int
     words: int
-    keys: NDArray[np.uint64]
-    frequencies: NDArray[np.int64]
+    keys: NDArray[np.uint64]  # the hash of each distinct word (`keys_of`), (V,), ascending
+    frequencies: NDArray[np.int64]  # how many texts have the word, (V,)
 
     @classmethod
     def of(cls, pool: Iterable[str]) -> "Statistics":
@@ -228,7 +215,6 @@ class Statistics:
         return total
 
     def plus(self, other: "Statistics") -> "Statistics":
-        """Return the statistics of two pools together."""
         keys, place = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
         frequencies = np.zeros(len(keys), np.int64)
         np.add.at(frequencies, place, np.concatenate([self.frequencies, other.frequencies]))

@@ -18,8 +18,6 @@ class Classifier:
     scores the name of each class as a reply.
 
     Attributes:
-        fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
-        reads_pairs: whether it is one of pairs.
         label_rows: what the network makes of the names of the classes, where it scores them apart; else None.
     """
 

@@ -132,7 +132,6 @@ class LexicalRanker(TextRanker):
     the score is the lexical score to the bit, whatever the late weight.
 
     Attributes:
-        retrieves: True: it can search a whole pool.
         max_input_tokens: how much of a context is read, in tokens of four letters; candidates are read whole.
         backend, precision: "none" and "float32": there are no forward passes.
     """
@@ -154,7 +153,6 @@ class LexicalRanker(TextRanker):
         return finish(self.context_steps(conversation))
 
     def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
-        """Do what `tokenize_context` does, in one step."""
         yield from ()
         return _tokens(conversation.letters), _unread(conversation)
 
@@ -171,11 +169,9 @@ class LexicalRanker(TextRanker):
         return [ContextEncoding(np.zeros((1, 1), np.float32)) for _ in contexts]
 
     def represent_context_batch(self, contexts: Sequence[list[int]]) -> list[ContextEncoding]:
-        """Do what `represent_contexts` does."""
         return self.represent_contexts(contexts)
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
-        """Return the vectors alone."""
         return [each.codes for each in self.represent_contexts(contexts)]
 
     def represent_candidates(
@@ -187,21 +183,17 @@ class LexicalRanker(TextRanker):
         return Representations(np.zeros((len(candidates), 1), np.float32))
 
     def represent_candidate_batch(self, candidates: Sequence[list[int]]) -> Representations:
-        """Do what `represent_candidates` does."""
         return self.represent_candidates(candidates)
 
     def encode_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
     ) -> NDArray[np.float32]:
-        """Return the vectors alone; arguments as `represent_candidates`."""
         return self.represent_candidates(candidates, on_done).first
 
     def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
-        """Return what vectors say for candidates, (N,): 0."""
         return np.zeros(len(candidates.first), np.float32)
 
     def late_tokens(self, context_tokens: int, counts: NDArray[np.int64]) -> int:
-        """Return the cost of a second stage, which it does not have: 0."""
         return 0
 
     def scores(

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.architectures.batching import distinct_sequences
+from polyrank.model.checkpoint.discovery import find_base, find_checkpoint
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles, backbone_file, read_object
 from polyrank.model.checkpoint.lookup import architecture_of, called, is_checkpoint
 from polyrank.model.checkpoint.quantised import Quantisation
-from polyrank.model.checkpoint.stored import find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inference.auto import Chooser, candidates
@@ -47,12 +47,7 @@ _USUAL_LAYERS = 12  # of a transformer whose config.json does not say
 
 
 class LateRanker(LateForwards, TextRanker):
-    """Ranks by vectors of candidates that can be computed ahead.
-
-    Attributes:
-        retrieves: True: it has candidate embeddings, by which it can search a whole pool.
-        max_input_tokens: limit for a candidate; longer ones are cut.
-    """
+    """Ranks by vectors of candidates that can be computed ahead."""
 
     retrieves: Literal[True] = True
 
@@ -67,7 +62,7 @@ class LateRanker(LateForwards, TextRanker):
         layers = read_object(backbone_file(files.source)).get("num_hidden_layers", _USUAL_LAYERS)
         LateForwards.__init__(self, network, compiler, layers)
         TextRanker.__init__(self, name, network.config, files.fingerprint)
-        self.max_input_tokens = network.config.max_candidate_tokens
+        self.max_input_tokens = network.config.max_candidate_tokens  # limit for a candidate; longer ones are cut
         self._assembler, self._files = assembler, files
 
     @cached_property
@@ -83,7 +78,6 @@ class LateRanker(LateForwards, TextRanker):
         return self._assembler.context(conversation)
 
     def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
-        """Do what `tokenize_context` does, in steps."""
         return self._assembler.context_steps(conversation)
 
     def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
@@ -127,12 +121,7 @@ class LateRanker(LateForwards, TextRanker):
 
 
 class CrossRanker(PairForwards, TextRanker):
-    """Ranks by reading context and candidate together: the most accurate and the slowest.
-
-    Attributes:
-        retrieves: False: it scores pairs and has no candidate embeddings.
-        max_input_tokens: limit for a context and a candidate together; longer ones are cut.
-    """
+    """Ranks by reading context and candidate together, cut to `max_input_tokens`: the most accurate and the slowest."""
 
     retrieves: Literal[False] = False
 
@@ -162,7 +151,6 @@ class CrossRanker(PairForwards, TextRanker):
         return self._assembler.pairs(conversation, texts)
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
-        """Do what `tokenize_pairs` does, in steps."""
         return self._assembler.pair_steps(conversation, texts)
 
     def score_texts(

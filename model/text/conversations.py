@@ -124,15 +124,10 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversations:
-    """Which conversation each example is of.
+    """Which conversation each example is of."""
 
-    Attributes:
-        keys: 64-bit hash that names the conversation, equal in every process, (examples,).
-        named: whether the file names it, (examples,).
-    """
-
-    keys: Keys
-    named: NDArray[np.bool_]
+    keys: Keys  # 64-bit hash that names the conversation, equal in every process, (examples,)
+    named: NDArray[np.bool_]  # whether the file names it, (examples,)
 
     def name(self, place: int, example: Dialogue) -> Dialogue:
         """Give the example at that place the name of its conversation, if it has none."""
@@ -170,7 +165,6 @@ class ConversationFinder:
         self._key_of: dict[str, int] = {}
 
     def add(self, example: Dialogue) -> None:
-        """Read the next example."""
         if example.dialogue:
             said, beginnings, relation = [], [hash64(example.dialogue.encode())], _APART
         else:

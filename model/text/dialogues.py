@@ -115,29 +115,20 @@ class DialoguesInvalid(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """One example: a context, its gold reply, and the candidates that hold it.
-
-    Attributes:
-        response: the gold reply; of a single text whose class is told, the name of that class.
-        candidates: the list to rank, gold reply included; empty if the example has none.
-        label: place of the gold reply in `candidates`; -1 if there are none.
-        negatives: replies known to be wrong, to train against.
-        no_replies: places of turns that are marked as no right replies.
-        dialogue: name of the dialogue that the example is part of; empty if the file does not name it
-            (conversations.py then finds it out).
-        category: the class of context and response, or of the context's last turn, of an example for a classifier;
-            else empty.
-        metadata: what is known of the dialogue, such as its language; training and evaluation do not read it.
-    """
+    """One example: a context, its gold reply, and the candidates that hold it."""
 
     conversation: Conversation
-    response: str
-    candidates: tuple[str, ...] = ()
-    label: int = -1
-    negatives: tuple[str, ...] = ()
+    response: str  # the gold reply; of a single text whose class is told, the name of that class
+    candidates: tuple[str, ...] = ()  # the list to rank, gold reply included; empty if the example has none
+    label: int = -1  # place of the gold reply in `candidates`; -1 if there are none
+    negatives: tuple[str, ...] = ()  # replies known to be wrong, to train against
+    # Name of the dialogue that the example is part of; empty if the file does not name it (conversations.py then finds
+    # it out).
     dialogue: str = ""
+    # The class of context and response, or of the context's last turn, of an example for a classifier; else empty.
     category: str = ""
-    no_replies: tuple[int, ...] = ()
+    no_replies: tuple[int, ...] = ()  # places of turns that are marked as no right replies
+    # What is known of the dialogue, such as its language; training and evaluation do not read it.
     metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
@@ -326,28 +317,20 @@ def _message(turn: Turn) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Report:
-    """What one pass over a file found.
-
-    Attributes:
-        assumed: of which dialogues the lines are, where the file does not say it.
-        categories: how many of all examples have each class, for a classifier.
-        single_texts: in how many of all examples the class is that of a single text.
-        dropped: how many bad lines and repeated examples there are, by reason.
-        first: number of the first line with each reason.
-    """
+    """What one pass over a file found."""
 
     lines: int = 0
     kept: int = 0
     held_out: int = 0
-    assumed: str | None = None
+    assumed: str | None = None  # of which dialogues the lines are, where the file does not say it
     with_negatives: int = 0
     categories: Counter[str] = field(default_factory=Counter)
-    single_texts: int = 0
+    single_texts: int = 0  # in how many of all examples the class is that of a single text
+    # How many bad lines and repeated examples there are, by reason.
     dropped: Counter[str] = field(default_factory=Counter)
-    first: dict[str, int] = field(default_factory=dict)
+    first: dict[str, int] = field(default_factory=dict)  # number of the first line with each reason
 
     def drop(self, reason: str, line: int) -> None:
-        """Count a bad line or a repeated example."""
         self.dropped[reason] += 1
         self.first.setdefault(reason, line)
 

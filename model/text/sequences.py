@@ -70,41 +70,30 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Some of the ids of a context or a candidate, which follow each other.
-
-    Attributes:
-        text: whose tokens they are; empty: special tokens, or a marker that the model's config names.
-        turn, persona: the number of the turn, or of the sentence of the persona, that the text is.
-        from_end: they are the last ones of the text; else they are the first ones.
-        unshown: so many letters at the beginning of the text are a prompt of the model, and not of the turn.
-    """
+    """Some of the ids of a context or a candidate, which follow each other."""
 
     ids: list[int]
-    text: str = ""
+    text: str = ""  # whose tokens they are; empty: special tokens, or a marker that the model's config names
+    # The number of the turn, or of the sentence of the persona, that the text is.
     turn: int | None = None
     persona: int | None = None
-    from_end: bool = False
-    unshown: int = 0
+    from_end: bool = False  # they are the last ones of the text; else they are the first ones
+    unshown: int = 0  # so many letters at the beginning of the text are a prompt of the model, and not of the turn
 
 
 class PlacedToken(NamedTuple):
-    """A token, and where it is from.
-
-    Attributes:
-        text: the characters that it stands for; of a token without a place its name in the vocabulary.
-        turn, persona: the number of the turn, or of the sentence of the persona, that has the token; None: it is of
-            none, such as a separator.
-        start, end: its characters there; None: it stands for none.
-        word: the number of its word, counted through the context; None: it belongs to none.
-    """
+    """A token, and where it is from."""
 
     id: int
-    text: str
+    text: str  # the characters that it stands for; of a token without a place its name in the vocabulary
+    # The number of the turn, or of the sentence of the persona, that has the token; None: it is of none, such as a
+    # separator.
     turn: int | None = None
     persona: int | None = None
+    # Its characters there; None: it stands for none.
     start: int | None = None
     end: int | None = None
-    word: int | None = None
+    word: int | None = None  # the number of its word, counted through the context; None: it belongs to none
 
 
 def ids_of(segments: Sequence[Segment]) -> list[int]:

@@ -190,11 +190,14 @@ class Tokenizer:
 
     def words(self, text: str) -> tuple[list[int], list[int]]:
         """Return the ids of a text, as `encode`, and for each the number of its word, ascending from 0."""
+        encoding = self._read(text)
+        return encoding.ids, cast(list[int], encoding.word_ids)  # None is for special tokens
+
+    def _read(self, text: str) -> Any:
         try:  # a batch, because it lets go of the interpreter lock
-            [encoding] = self._rust.encode_batch([text], add_special_tokens=False)
+            return self._rust.encode_batch([text], add_special_tokens=False)[0]
         except TypeError as error:
             raise InvalidInput(_NO_UNICODE) from error
-        return encoding.ids, cast(list[int], encoding.word_ids)  # None is for special tokens
 
     def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
         """Return the tokens of each text, uncut; `wrapped`: with the special tokens around a single sequence."""
@@ -213,11 +216,7 @@ class Tokenizer:
 
         A word ends where the tokenizer's own word ends, and at a space. Raises InvalidInput as `encode`.
         """
-        try:
-            [encoding] = self._rust.encode_batch([text], add_special_tokens=False)
-        except TypeError as error:
-            raise InvalidInput(_NO_UNICODE) from error
-        spans: list[Span] = []
+        encoding, spans = self._read(text), list[Span]()
         before, word, reached = None, -1, -1
         for id_, own, (start, end) in zip(encoding.ids, encoding.word_ids, encoding.offsets, strict=True):
             while start < end and text[start].isspace():

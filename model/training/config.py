@@ -42,12 +42,6 @@ class TrainConfig:
     alone has, the options of its Block. Settings of MODEL_FIELDS are those of ModelConfig; None: as in the first stage;
     without one, as in the checkpoint to go on from; without either, what suits a sentence encoder
     (polyrank.model.training.student).
-
-    Attributes:
-        base: a base model, or a checkpoint to go on from.
-        task: to rank replies, or to tell the classes of pairs or of single texts.
-        labels: the classes; `train` finds them in the files.
-        class_from: what tells them, as in ModelConfig; it follows from the files, too.
     """
 
     architecture: str
@@ -56,8 +50,8 @@ class TrainConfig:
         "", "a paper's settings instead of ours; options that you give replace them; words then count nothing"
     )
     task: Literal["rank", "classify"] = option("rank", "classify: tell the classes of pairs or texts")
-    labels: Sequence[str] = ()
-    class_from: ClassFrom = "head"
+    labels: Sequence[str] = ()  # the classes; `train` finds them in the files
+    class_from: ClassFrom = "head"  # what tells them, as in ModelConfig; it follows from the files, too
     steps: int | None = option(None, "optimizer steps", _STEPS, otherwise="as epochs say")
     epochs: float = option(3.0, "passes over the examples", _EPOCHS)
     batch_size: int = option(32, "examples in a batch, for each process", _BATCH)
@@ -206,7 +200,6 @@ class TrainConfig:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as they are stored."""
         return asdict(self)
 
     def differences(self, stored: Mapping[str, Any]) -> list[str]:

@@ -43,21 +43,14 @@ def no_progress(_stage: str, _done: int, _total: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """One file of dialogues, read the same way every time.
-
-    Attributes:
-        every_turn: make an example of every reply in a dialogue, not of the last one alone.
-        weight: how often a batch is taken from it, relative to other files.
-        conversations: of which dialogue each line is that is not bad.
-        held_out: whether such a line is of the selection slice, (lines,).
-        known: its examples, each with the place of its line; None: they are too many to keep.
-    """
+    """One file of dialogues, read the same way every time."""
 
     path: Path
-    every_turn: bool
-    weight: float
-    conversations: Conversations = field(repr=False)
-    held_out: NDArray[np.bool_] = field(repr=False)
+    every_turn: bool  # make an example of every reply in a dialogue, not of the last one alone
+    weight: float  # how often a batch is taken from it, relative to other files
+    conversations: Conversations = field(repr=False)  # of which dialogue each line is that is not bad
+    held_out: NDArray[np.bool_] = field(repr=False)  # whether such a line is of the selection slice, (lines,)
+    # Its examples, each with the place of its line; None: they are too many to keep.
     known: Sequence[tuple[int, Dialogue]] | None = field(default=None, repr=False)
 
     def examples(self, selection: bool = False) -> Iterator[Dialogue]:
@@ -338,12 +331,7 @@ def _drawn(negatives: Sequence[str], count: int, draw: random.Random) -> Sequenc
 
 
 class WordsInLoss:
-    """Evidence that counts while a network is trained; how rare a word is follows from the replies of all its files.
-
-    Attributes:
-        evidence: how words count.
-        late_weight: of the network's score beside it.
-    """
+    """Evidence that counts while a network is trained; how rare a word is follows from the replies of all its files."""
 
     def __init__(self, evidence: LexicalScore, corpora: Sequence[Corpus]) -> None:
         """Read the files once; at least one."""

@@ -7,20 +7,15 @@ _FIRST = 1  # steps that tell nothing: rows are read ahead, and memory is new
 
 
 class Forecast:
-    """Learns from the seconds of steps and looks how many are left.
-
-    Attributes:
-        look_seconds: what the latest look took; all read the same examples.
-    """
+    """Learns from the seconds of steps and looks how many are left."""
 
     def __init__(self, steps: int, look_every: int, after: Callable[[float], float]) -> None:
         """Begin with a run of so many steps; `after` tells, by `look_seconds`, what follows the last look takes."""
-        self.look_seconds = 0.0
+        self.look_seconds = 0.0  # what the latest look took; all read the same examples
         self._steps, self._look_every, self._after = steps, look_every, after
         self._seen, self._step_seconds = 0, 0.0
 
     def step_took(self, seconds: float) -> None:
-        """Learn from a step."""
         self._seen += 1
         count = min(self._seen - _FIRST, _RECENT)
         if count > 0:

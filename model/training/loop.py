@@ -81,7 +81,6 @@ class LearningRate:
         return {"reduced": self._reduced, "best": self._best}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
         self._reduced, self._best = state["reduced"], state["best"]
 
 

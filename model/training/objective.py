@@ -97,11 +97,7 @@ C = TypeVar("C", bound=TrainConfig)
 
 
 class Objective(ABC, Generic[E, C]):
-    """Trains one kind of encoder, with the settings of its kind.
-
-    Attributes:
-        models: other models that it uses, by the setting that names them.
-    """
+    """Trains one kind of encoder, with the settings of its kind."""
 
     def __init__(
         self, student: Student, config: TrainConfig, device: torch.device, words: WordsInLoss | None = None
@@ -109,14 +105,13 @@ class Objective(ABC, Generic[E, C]):
         """Load what it needs. `words` count beside the network, or beside the first stage of a Cross-encoder."""
         self._encoder, self._config = cast(E, student.encoder), cast(C, config)
         self._assembler, self._device, self._words = student.assembler, device, words
-        self.models: dict[str, NetworkRanker] = {}
+        self.models: dict[str, NetworkRanker] = {}  # other models that it uses, by the setting that names them
         by_score = config.class_from == "score"
         self._labels = tuple(Dialogue(_NOTHING_SAID, name) for name in config.labels) if by_score else ()
         self._batch_size = config.batch_size
         self._run = cached_backward if config.gradient_cache else plain_backward
 
     def take(self, examples: Iterator[Dialogue]) -> list[Dialogue]:
-        """Take the rows of one batch from a stream of examples."""
         return list(islice(examples, self._batch_size))
 
     @abstractmethod

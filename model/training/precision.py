@@ -20,16 +20,11 @@ def precision_on(device: torch.device, asked: Precision) -> Precision:
     """
     if asked == "fp16" and device.type == "cpu":
         raise InvalidInput("precision fp16 is for GPUs; on a processor give auto, no or bf16")
-    native = _multiplies_bf16(device)
+    # Instructions for it: those of VNNI are for whole numbers, and Arm's were not tried.
+    native = device.type == "cpu" and (processor.has("amx_bf16") or processor.has("avx512_bf16"))
+    native |= device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     if asked == "bf16" and not native:
         log.warning("this machine has no instructions for bf16: it is slower than float32; give --precision auto")
     if asked == "auto":
         return "bf16" if native else "no"
     return asked
-
-
-def _multiplies_bf16(device: torch.device) -> bool:
-    """Whether there are instructions for it. Those of VNNI are for whole numbers; Arm's were not tried."""
-    if device.type == "cpu":
-        return processor.has("amx_bf16") or processor.has("avx512_bf16")
-    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

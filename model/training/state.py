@@ -37,21 +37,13 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a run was started with. A resumed run must have the same, or it would not end with the same weights.
-
-    Attributes:
-        config: its settings.
-        data: for each file its path, sha256, and how it is read.
-        models: identities of base, teacher, retriever and first stage, by the setting's name.
-        processes: how many processes share its steps.
-        words: the evidence that counts in its loss; None: words do not.
-    """
+    """What a run was started with. A resumed run must have the same, or it would not end with the same weights."""
 
     config: TrainConfig
-    data: list[list[Any]]
-    models: dict[str, Any]
+    data: list[list[Any]]  # for each file its path, sha256, and how it is read
+    models: dict[str, Any]  # identities of base, teacher, retriever and first stage, by the setting's name
     processes: int
-    words: LexicalConfig | None
+    words: LexicalConfig | None  # the evidence that counts in its loss; None: words do not
 
     @classmethod
     def of(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from polyrank.model.architectures.backbone import Backbone, TensorBatch, read_weights
 from polyrank.model.architectures.batching import length_batches, pad
 from polyrank.model.architectures.pairs import FIRST_STAGE, PairEncoder
+from polyrank.model.checkpoint.discovery import read_checkpoint
 from polyrank.model.checkpoint.files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
@@ -27,7 +28,6 @@ from polyrank.model.checkpoint.files import (
     read_config,
 )
 from polyrank.model.checkpoint.lookup import BaseModel, by_published_name, require_network, resolve_base
-from polyrank.model.checkpoint.published import Published, read_published
 from polyrank.model.checkpoint.read import (
     Encoder,
     begin,
@@ -37,7 +37,7 @@ from polyrank.model.checkpoint.read import (
     own_tensors,
     split,
 )
-from polyrank.model.checkpoint.stored import read_checkpoint
+from polyrank.model.checkpoint.sentence_encoder import Published, read_published
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.options import options_of
@@ -58,25 +58,19 @@ from polyrank.model.training.tuning import (
 
 @dataclass(frozen=True)
 class Student:
-    """An encoder under training.
-
-    Attributes:
-        directory: where the transformer's config and tokenizer.json for its checkpoint are.
-        fixed: adapters that belong in the checkpoint and are not trained (those of a first stage).
-    """
+    """An encoder under training."""
 
     encoder: Encoder
     config: ModelConfig
-    directory: Path
+    directory: Path  # where the transformer's config and tokenizer.json for its checkpoint are
     assembler: Assembler
+    # Adapters that belong in the checkpoint and are not trained (those of a first stage).
     fixed: dict[str, Tensor] = field(default_factory=dict)
 
     def trainable(self) -> dict[str, Tensor]:
-        """Return the parameters that training changes."""
         return {name: parameter for name, parameter in self.encoder.named_parameters() if parameter.requires_grad}
 
     def save(self, directory: Path, training: Mapping[str, Any]) -> None:
-        """Write a checkpoint of the weights as they are now."""
         tensors = own_tensors(self.encoder)
         if self.config.weights == "adapter":
             tensors |= adapter_tensors(self.encoder) | self.fixed

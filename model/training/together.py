@@ -102,7 +102,6 @@ class JointObjective(Objective[PairEncoder, TrainConfig]):
     """Cross entropy of the class of each example's context and response."""
 
     def prepare(self, batch: Batch) -> Prepared:
-        """Tokenise the pairs."""
         pairs = Pairs.join([self._assembler.pairs(each.conversation, [each.response])[0] for each in batch.examples])
         positions = self._encoder.batches(pairs, self._config.chunk_tokens)
         classes = classes_of(batch.examples, self._config)

@@ -91,7 +91,6 @@ class Weighed(NamedTuple):
         return None
 
     def summary(self) -> dict[str, object]:
-        """Return what a checkpoint says of it."""
         return {"lists": self.lists, "recall_at_1": {name: own._asdict() for name, own in self.figures.items()}}
 
 
@@ -242,19 +241,15 @@ class _Scored(NamedTuple):
 
 
 class Calibrated(NamedTuple):
-    """The calibration, how many lists it was fitted on, and what a threshold of 0.5 does.
-
-    Attributes:
-        right, wrong: shares of right and of wrong replies at 0.5 or above, in dialogues that it was not fitted on.
-    """
+    """The calibration, how many lists it was fitted on, and what a threshold of 0.5 does."""
 
     calibration: CalibrationConfig
     lists: int
+    # Shares of right and of wrong replies at 0.5 or above, in dialogues that it was not fitted on.
     right: float
     wrong: float
 
     def summary(self) -> dict[str, object]:
-        """Return what a checkpoint says of it."""
         return {"lists": self.lists, "right_above_half": self.right, "wrong_above_half": self.wrong}
 
 

@@ -19,8 +19,9 @@ from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
+from polyrank.index_builder.vectors.blocks import RowBlock
 from polyrank.index_builder.vectors.encoder import Encode, rounded, rounded_all
-from polyrank.index_builder.vectors.late import LocalLateRows, each_of
+from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.redis import (
     Fetched,
     FetchedRows,
@@ -30,8 +31,8 @@ from polyrank.index_builder.vectors.redis import (
     beginning_of,
     rows_beginning_of,
 )
-from polyrank.model.inference.trials import CONVERSATIONS
 from polyrank.model.representations import Representations
+from polyrank.model.text.chat import CONVERSATIONS
 from polyrank.service.caching.redis_server import Budget, RedisServer
 from polyrank.service.caching.vector_cache import (
     CountCache,
@@ -198,7 +199,7 @@ class RedisVectors:
                 raise StoreUnavailable("rows of the second stage are neither in Redis nor on the disk")
         whole = [each for each in found if each is not None]
         counts = np.fromiter(map(len, whole), np.int64, len(whole))
-        empty = np.empty((0, stored.late.dim), self._generation.embeddings.dtype)
+        empty = np.empty((0, stored.of.dim), self._generation.embeddings.dtype)
         return GatheredRows(np.concatenate([empty, *whole]), counts, available)
 
     def _make(self, found: list[NDArray[Any] | None], gaps: list[int], candidates: Sequence[Candidate]) -> None:
@@ -246,7 +247,7 @@ class RedisVectors:
         return matrix
 
 
-def _late_of(generation: Generation) -> LocalLateRows:
+def _late_of(generation: Generation) -> RowBlock:
     late = generation.embeddings.late
     assert late is not None, "the generation has a second stage"
     return late

@@ -84,17 +84,17 @@ class Searchable:
     def gather(self, rows: NDArray[np.int64], budget: Budget | None = None) -> Gathered:
         """Fetch the vectors of rows (N,) of the snapshot, in the order asked; without a budget with a fresh one."""
         found = self.vectors.gather(self.snapshot.split(rows)[1], budget or Budget())
-        return found._replace(vectors=self.snapshot.merged(rows, found.vectors))
+        return found._replace(vectors=self.snapshot.merged(rows, Representations(found.vectors)).first)
 
     def representations(self, rows: NDArray[np.int64], budget: Budget | None = None) -> tuple[Representations, bool]:
         """Fetch all that is stored of rows, as `gather` does; also returns whether the cache answered."""
         budget, own = budget or Budget(), self.snapshot.split(rows)[1]
         vectors, available = self.vectors.gather(own, budget)
         if self.generation.manifest.late is None:
-            return self.snapshot.merged_all(rows, Representations(vectors)), available
+            return self.snapshot.merged(rows, Representations(vectors)), available
         late = self.vectors.late(own, budget)
         made = Representations(vectors, late.rows, late.counts)
-        return self.snapshot.merged_all(rows, made), available and late.cache_available
+        return self.snapshot.merged(rows, made), available and late.cache_available
 
 
 def nothing_of(manifest: Manifest) -> Representations:

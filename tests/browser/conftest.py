@@ -15,7 +15,6 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from served import Served, serve
 from service_fakes import pool
 from tiny import write_checkpoint
-from warm_python import WarmPython
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
@@ -100,9 +99,7 @@ def own_store(checkpoints: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def own_server(
-    own_store: Path, checkpoints: Path, tmp_path: Path, warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Served]:
+def own_server(own_store: Path, checkpoints: Path, tmp_path: Path, warm_python, monkeypatch) -> Iterator[Served]:
     """A server of the test's own; `tmp_path` is its pool root, and builders are forked."""
     monkeypatch.setattr(sys, "executable", warm_python.executable)
     with serve(create_app(settings_of(own_store, checkpoints, pool_root=tmp_path))) as served:

@@ -37,7 +37,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, dtype: str) -> Iterator
             if request.param == "redis":
                 store = RedisEmbeddings(request.getfixturevalue("redis_url"), "g", DIM, dtype, timeout_seconds=5)
             elif create:
-                store = EmbeddingsWriter(tmp_path, dtype)
+                store = EmbeddingsWriter(tmp_path, DIM, dtype)
             else:
                 store = LocalEmbeddings(tmp_path, DIM, dtype)
             stack.callback(store.close)
@@ -131,13 +131,11 @@ def test_many_threads_may_read(make: Make, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("late", [LateRows(3, 2), LateRows(2, None)], ids=["fixed", "ragged"])
-def test_rows_of_a_second_stage_are_fetched_as_they_were_put(
-    request: pytest.FixtureRequest, tmp_path: Path, dtype: str, late: LateRows
-) -> None:
+def test_rows_of_a_second_stage_are_fetched_as_they_were_put(request, tmp_path, dtype: str, late: LateRows) -> None:
     encoder, ids = HashEncoder(DIM, late=late), [f"id {i}" for i in range(700)]
     made = rounded_all(encoder.of(ids), dtype)
     expected = each_of(made.late, made.counts)
-    with closing(EmbeddingsWriter(tmp_path, dtype, late)) as writer:
+    with closing(EmbeddingsWriter(tmp_path, DIM, dtype, late)) as writer:
         writer.put_many(ids, made)
         writer.commit()
     with closing(LocalEmbeddings(tmp_path, DIM, dtype, late)) as local:

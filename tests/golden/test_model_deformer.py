@@ -118,9 +118,7 @@ def test_all_ways_to_a_score_agree_with_one_pass(ranker: LateRanker, expected: n
     all_ways_agree(ranker, CONTEXTS, CANDIDATES, expected)
 
 
-def test_one_whose_layers_are_all_upper_ones_is_a_cross_encoder_with_positions_from_0_on_both_sides(
-    tmp_path: Path,
-) -> None:
+def test_one_whose_layers_are_all_upper_ones_is_a_cross_encoder_with_positions_from_0_on_both_sides(tmp_path) -> None:
     ranker = made(tmp_path, "deformer", DeformerConfig(upper=LAYERS, residual=False))
     sizes: dict[str, Any] = {"max_context_tokens": 40, "max_candidate_tokens": 16}
     config = ModelConfig(architecture="cross", base_name="", **sizes)

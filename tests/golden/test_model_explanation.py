@@ -259,26 +259,23 @@ def test_best_pairs_of_colbert(tmp_path: Path, more: tuple[str, ...]) -> None:
         assert [token.id for token in ranker.explainer.context_tokens(tokens)] == filled
 
 
-@pytest.mark.parametrize(
-    ("fields", "left_out"),
-    [
-        (BI["bi first"], {"reply_tokens"}),
-        (BI["bi last"], {"reply_tokens"}),
-        (BI["bi max"], set()),
-        ({"architecture": "bi", "dense": (DenseConfig(inputs=16, outputs=6),)}, {"tokens", "reply_tokens"}),
-        (
-            {"architecture": "bi", "dense": (DenseConfig(inputs=16, outputs=6, activation="identity"),)},
-            {"tokens", "reply_tokens"},
-        ),
-        ({"architecture": "virt", "own": VirtConfig()}, {"second_stage"}),
-        ({"architecture": "virt", "own": VirtConfig(residual=False)}, {"second_stage", "tokens", "reply_tokens"}),
-        ({"architecture": "deformer", "own": DeformerConfig()}, {"second_stage", "reply_tokens"}),
-        ({"architecture": "mix", "own": MixConfig()}, {"second_stage"}),
-        ({"architecture": "mix", "own": MixConfig(strategy="inputs")}, {"second_stage", "reply_tokens"}),
-        ({"architecture": "mix", "own": MixConfig(residual=False)}, {"second_stage", "tokens", "reply_tokens"}),
-        ({"architecture": "colbert", "own": ColbertConfig()}, set()),
-    ],
-)
+@pytest.mark.parametrize(("fields", "left_out"), [
+    (BI["bi first"], {"reply_tokens"}),
+    (BI["bi last"], {"reply_tokens"}),
+    (BI["bi max"], set()),
+    ({"architecture": "bi", "dense": (DenseConfig(inputs=16, outputs=6),)}, {"tokens", "reply_tokens"}),
+    (
+        {"architecture": "bi", "dense": (DenseConfig(inputs=16, outputs=6, activation="identity"),)},
+        {"tokens", "reply_tokens"},
+    ),
+    ({"architecture": "virt", "own": VirtConfig()}, {"second_stage"}),
+    ({"architecture": "virt", "own": VirtConfig(residual=False)}, {"second_stage", "tokens", "reply_tokens"}),
+    ({"architecture": "deformer", "own": DeformerConfig()}, {"second_stage", "reply_tokens"}),
+    ({"architecture": "mix", "own": MixConfig()}, {"second_stage"}),
+    ({"architecture": "mix", "own": MixConfig(strategy="inputs")}, {"second_stage", "reply_tokens"}),
+    ({"architecture": "mix", "own": MixConfig(residual=False)}, {"second_stage", "tokens", "reply_tokens"}),
+    ({"architecture": "colbert", "own": ColbertConfig()}, set()),
+])  # fmt: skip
 def test_what_is_no_sum_is_named_and_left_out(tmp_path: Path, fields: dict[str, Any], left_out: set[str]) -> None:
     ranker, _ = load(tmp_path, **fields)
     assert ranker.explainer.unexplained.keys() == left_out

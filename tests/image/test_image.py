@@ -68,19 +68,16 @@ def test_what_it_adds_to_its_base_is_no_larger_than_was_meant(layers: list[Layer
     assert sum(each.size for each in layers) <= MOST
 
 
-@pytest.mark.parametrize(
-    "unwanted",
-    [
-        r"(usr/|opt/venv/)?s?bin/(gcc|g\+\+|cc|c\+\+|cpp|ld|as|make|cmake|git|pip\d*)",
-        r"opt/venv/lib/python[\d.]+/site-packages/(pip|wheel|hatchling|build)/.*",
-        r"opt/venv/lib/python[\d.]+/site-packages/(pytest|mypy|ruff|hypothesis|accelerate|nncf|nvidia|triton)/.*",
-        r"opt/venv/.*/torch/(test|include)/.*",
-        r"(root|home|nonexistent|src|tmp|var/tmp|var/cache|var/lib/apt/lists)/.*",
-        r"(.*/)?(\.git|\.cache|\.pytest_cache|\.mypy_cache|\.ruff_cache)(/.*)?",
-        r".*\.(whl|deb|tar\.gz)",
-        r"app/.*\.py[co]",
-    ],
-)
+@pytest.mark.parametrize("unwanted", [
+    r"(usr/|opt/venv/)?s?bin/(gcc|g\+\+|cc|c\+\+|cpp|ld|as|make|cmake|git|pip\d*)",
+    r"opt/venv/lib/python[\d.]+/site-packages/(pip|wheel|hatchling|build)/.*",
+    r"opt/venv/lib/python[\d.]+/site-packages/(pytest|mypy|ruff|hypothesis|accelerate|nncf|nvidia|triton)/.*",
+    r"opt/venv/.*/torch/(test|include)/.*",
+    r"(root|home|nonexistent|src|tmp|var/tmp|var/cache|var/lib/apt/lists)/.*",
+    r"(.*/)?(\.git|\.cache|\.pytest_cache|\.mypy_cache|\.ruff_cache)(/.*)?",
+    r".*\.(whl|deb|tar\.gz)",
+    r"app/.*\.py[co]",
+])  # fmt: skip
 def test_no_layer_holds_tools_that_built_it_nor_what_they_kept(unwanted: str, layers: list[Layer]) -> None:
     found = [name for layer in layers for name in layer.files() if re.fullmatch(unwanted, name)]
     assert found == []

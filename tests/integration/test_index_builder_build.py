@@ -1,11 +1,9 @@
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fakes import HashEncoder, assert_whole, pool
-from numpy.typing import NDArray
 from redis_process import vector_keys
 
 from polyrank.index_builder.building.pipeline import build
@@ -13,10 +11,9 @@ from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.building.stages import EncodedContext
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.generation import candidates
-from polyrank.index_builder.pool.rows import Candidate, read_pool
+from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings
-from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation
 
@@ -93,25 +90,6 @@ def contexts(encoder: HashEncoder, count: int) -> list[EncodedContext]:
     return [EncodedContext(Conversation.of([f"said {n}"]), each) for n, each in enumerate(codes)]
 
 
-def test_given_probes_set_how_hard_the_index_is_searched(tmp_path: Path) -> None:
-    encoder = HashEncoder()
-    loose = build(encoder, pool(2000), tmp_path, BuildOptions(index="IVF500,Flat", min_recall=0.98))
-    tuned = build(
-        encoder, pool(2000), tmp_path, BuildOptions(index="IVF500,Flat", probes=contexts(encoder, 50), min_recall=0.98)
-    )
-    assert (loose.worst.recall.probes, tuned.worst.recall.probes) == ("pool", "given")
-    assert loose.worst.recall.at_10 < 0.98 <= tuned.worst.recall.at_10
-    assert loose.worst.warning is not None
-    assert "give --probes with real contexts" in loose.worst.warning
-    assert tuned.worst.warning is None
-    generation = GenerationStore(tmp_path).open(tuned.generation)
-    assert generation.index is not None
-    assert generation.index.spec == generation.manifest.index == tuned.worst.index
-    assert tuned.worst.index.params["nprobe"] > loose.worst.index.params["nprobe"]
-    assert generation.manifest.recall["min_recall"] == 0.98
-    generation.close()
-
-
 def test_a_recall_that_is_not_reached_publishes_nothing(root: Path) -> None:
     store, encoder = GenerationStore(root), HashEncoder()
     before = store.ids()
@@ -121,44 +99,6 @@ def test_a_recall_that_is_not_reached_publishes_nothing(root: Path) -> None:
         build(encoder, pool(3000), root, BuildOptions(index="PQ1x4", probes=contexts(encoder, 50), min_recall=1.0))
     assert store.ids() == before
     assert list((root / "generations").glob(".tmp*")) == []
-
-
-class FirstWordEncoder(HashEncoder):
-    """A text's vector is the number that it begins with."""
-
-    def encode_candidates(
-        self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
-    ) -> NDArray[np.float32]:
-        if on_done is not None:
-            on_done(len(candidates))
-        first = [float(bytes(each).split()[0]) for each in candidates]
-        return np.outer(first, np.eye(1, self.dim)).astype(np.float32)
-
-
-def test_recall_is_that_of_the_whole_score_where_words_count(tmp_path: Path) -> None:
-    """More rows than are ever retrieved are better by their vectors alone, and by their lengths, than the best."""
-    texts = ["3"] * 1700 + ["0" + " x" * 19] * 1700 + ["2.25" + " x" * 9] * 20
-    rows = [Candidate(f"c{n}", text) for n, text in enumerate(texts)]
-    probe = EncodedContext(Conversation.of(["hello"]), np.eye(1, 8, dtype=np.float32))
-    options = BuildOptions(index="flat", probes=[probe], min_recall=0.95)
-    plain = build(FirstWordEncoder(), rows, tmp_path / "plain", options)
-    assert (plain.worst.recall.at_10, plain.worst.recall.of, plain.worst.recall.probes) == (1.0, "vectors", "given")
-    spoken = FirstWordEncoder(evidence=LexicalConfig(late_weight=1.0, weights={"length": 1.0}))
-    refused = r"recall@10 of Flat is 0\.000 on 1 probes by vectors and words even with depth 1600, below the 0.95 asked"
-    with pytest.raises(BuildError, match=refused):
-        build(spoken, rows, tmp_path / "spoken", options)
-    assert GenerationStore(tmp_path / "spoken").ids() == []
-    unasked = build(spoken, rows, tmp_path / "spoken", BuildOptions(index="flat"))
-    assert (unasked.worst.recall.probes, unasked.worst.recall.of) == ("none", "vectors")
-    scanned = build(spoken, rows, tmp_path / "spoken", BuildOptions(index="exact", probes=[probe]))
-    assert (scanned.worst.recall.at_10, scanned.worst.recall.probes, scanned.worst.recall.of) == (
-        1.0,
-        "none",
-        "vectors and words",
-    )
-    easy = build(spoken, rows[::20], tmp_path / "spoken", options)
-    assert (easy.worst.recall.at_10, easy.worst.recall.of) == (1.0, "vectors and words")
-    assert GenerationStore(tmp_path / "spoken").manifest(easy.generation).recall["of"] == "vectors and words"
 
 
 @pytest.mark.parametrize(("index", "why"), [
@@ -176,15 +116,6 @@ def test_an_index_that_cannot_be_built_costs_no_encoding(root: Path, index: str,
 def test_probes_that_are_not_of_the_model_are_refused(root: Path, probe: np.ndarray) -> None:
     with pytest.raises(InvalidInput, match="probes must be finite vectors of 8 components"):
         build(HashEncoder(), pool(40), root, BuildOptions(probes=[EncodedContext(Conversation.of(["hello"]), probe)]))
-
-
-def test_a_generation_can_wait_for_its_activation(root: Path) -> None:
-    store = GenerationStore(root)
-    before = store.current()
-    result = build(HashEncoder(), pool(5), root, BuildOptions(activate=False))
-    assert store.current() == before
-    store.activate(result.generation)
-    assert store.rollback() == before
 
 
 def test_a_good_pool_leaves_no_log(root: Path) -> None:

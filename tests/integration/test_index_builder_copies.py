@@ -59,9 +59,7 @@ def test_a_collection_removes_copies_and_keeps_those_of_what_it_keeps(tmp_path: 
     assert noted(tmp_path) == [second]
 
 
-def test_copies_left_behind_without_redis_go_at_the_next_collection_with_it(
-    tmp_path: Path, server: RedisProcess
-) -> None:
+def test_copies_left_behind_without_redis_go_at_the_next_collection_with_it(tmp_path, server: RedisProcess) -> None:
     root, other = tmp_path / "store", tmp_path / "other"
     first, second, third = (built(root, server.url) for _ in range(3))
     theirs = built(other, server.url)
@@ -136,9 +134,7 @@ class Full:
         assert GenerationStore(self.root).current() == self.live
 
 
-def test_a_new_generation_drives_out_cached_texts_but_not_the_live_generation(
-    tmp_path: Path, server: RedisProcess
-) -> None:
+def test_a_new_generation_drives_out_cached_texts_but_not_the_live_generation(tmp_path, server: RedisProcess) -> None:
     full = Full(tmp_path, server, candidates=2000, texts=6000)
     full.limit(100_000)  # a copy takes about 500 kB
     new = built(tmp_path, server.url, 2000, "new ")

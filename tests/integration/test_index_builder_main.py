@@ -15,15 +15,7 @@ from fakes import HashEncoder, pool
 from warm_python import WarmProcess, WarmPython
 
 import polyrank
-from polyrank.index_builder.building.job_records import (
-    CANCELLED,
-    FAILED,
-    RUNNING,
-    SUCCEEDED,
-    JobRecord,
-    JobRequest,
-    JobStore,
-)
+from polyrank.index_builder.building.job_records import FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.redis_client import connect
@@ -149,15 +141,12 @@ def test_a_job_says_what_is_to_be_known_of_the_index(builder: Builder, tmp_path:
     assert (record.state, status, said.startswith("recall@10 of PQ1x1 is 0.")) == (SUCCEEDED, 0, True)
 
 
-@pytest.mark.parametrize(
-    ("model_name", "pool", "reason"),
-    [
-        ("no/such/model", "p.jsonl", "no/such/model"),
-        ("cross", "p.jsonl", "is a cross-encoder, which has no candidate embeddings"),
-        ("poly", "missing.jsonl", "missing.jsonl: no such file"),
-        (None, "p.jsonl", "has no active generation whose model could be used; name a model"),
-    ],
-)
+@pytest.mark.parametrize(("model_name", "pool", "reason"), [
+    ("no/such/model", "p.jsonl", "no/such/model"),
+    ("cross", "p.jsonl", "is a cross-encoder, which has no candidate embeddings"),
+    ("poly", "missing.jsonl", "missing.jsonl: no such file"),
+    (None, "p.jsonl", "has no active generation whose model could be used; name a model"),
+])  # fmt: skip
 def test_a_job_that_cannot_be_done_fails_in_one_line(
     builder: Builder, tmp_path: Path, checkpoints: Path, model_name: str | None, pool: str, reason: str
 ) -> None:
@@ -172,25 +161,6 @@ def test_a_job_that_cannot_be_done_fails_in_one_line(
     assert str(checkpoints) not in record.error, "where models lie is nobody's business"
     assert "\n" not in record.error
     assert record.finished is not None
-
-
-def test_a_cancelled_job_leaves_nothing(builder: Builder, root: Path, tmp_path: Path) -> None:
-    jobs, before = JobStore(root), GenerationStore(root).ids()
-    job_id = jobs.create(JobRequest(pool=(write_pool(tmp_path / "big.jsonl", 100_000),))).id
-    process = builder(root, "--job", job_id)
-    wait_for_stage(jobs, job_id)
-    assert (jobs.get(job_id).state, jobs.get(job_id).pid) == (RUNNING, process.pid)
-    assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
-    process.terminate()
-    assert end(process) == (1, "")
-    record = jobs.get(job_id)
-    assert (record.state, record.error) == (CANCELLED, None)
-    assert [path.name for path in (root / "generations").iterdir()] == before
-
-
-@pytest.mark.parametrize("job", ["20260101T000000000000-00000000", ".."])
-def test_a_job_that_is_not_there_is_one_line(builder: Builder, tmp_path: Path, job: str) -> None:
-    assert end(builder(tmp_path, "--job", job)) == (1, f"no job {job!r}\n")
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(0)])])
@@ -232,21 +202,4 @@ def test_kills_leave_the_old_or_the_new_generation(builder: Builder, root: Path,
     last, status, _ = run(builder, root, request)
     assert (last.state, status) == (SUCCEEDED, 0)
     assert store.verify(str(last.generation)).count == 2000
-    assert not list((root / "generations").glob(".*"))
-
-
-def test_a_killed_job_is_resumed_by_the_next_one(builder: Builder, root: Path, tmp_path: Path) -> None:
-    jobs, store = JobStore(root), GenerationStore(root)
-    request = JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 20_000),))
-    job_id = jobs.create(request).id
-    process = builder(root, "--job", job_id)
-    while not any(b"source" in each.read_bytes() for each in (root / "generations").glob(".journal-*")):
-        assert not jobs.get(job_id).is_finished
-        time.sleep(0.001)  # until the first of three chunks is on the disk
-    process.kill()
-    end(process)
-    assert jobs.get(job_id).state == FAILED
-    again, _, _ = run(builder, root, request)
-    manifest = store.verify(str(again.generation))
-    assert (manifest.count, manifest.build.attempts) == (20_000, 2)
     assert not list((root / "generations").glob(".*"))

@@ -26,17 +26,13 @@ def connected(url: str, timeout_seconds: float, max_connections: int = 8) -> Ite
         disconnect(client)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"*1000000000\r\n:1\r\n",
-        b"*1\r\n*1000000000\r\n",
-        b"*1\r\n" * 100_000,
-        b"$1000000000\r\nx",
-        b":" + b"9" * 5000 + b"\r\n",
-    ],
-    ids=["many values", "many within", "deep", "a large value", "a large number"],
-)
+@pytest.mark.parametrize("answer", [
+    b"*1000000000\r\n:1\r\n",
+    b"*1\r\n*1000000000\r\n",
+    b"*1\r\n" * 100_000,
+    b"$1000000000\r\nx",
+    b":" + b"9" * 5000 + b"\r\n",
+], ids=["many values", "many within", "deep", "a large value", "a large number"])  # fmt: skip
 def test_a_short_answer_takes_no_memory_and_no_time(answer: bytes) -> None:
     """hiredis made room for a billion values at once: 8 GB, and seconds until they were free, in which nothing ran."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -109,15 +105,12 @@ def test_a_full_server_is_told_with_what_to_do(redis_process: RedisProcess) -> N
                 call()
 
 
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        ("redis://h:1/2?secret=0123456789abcdef", {"host": "h", "port": 1, "db": 2}),
-        ("redis://u:p%40@h/0?secret=0123456789abcdef&db=3", {"username": "u", "password": "p@", "host": "h", "db": 3}),
-        ("unix:///tmp/s?db=4&secret=%C3%A4%26%3D%3F0123456789ab", {"path": "/tmp/s", "db": 4}),
-        ("rediss://h/0?ssl_check_hostname=false&secret=0123456789abcdef", {"host": "h", "ssl_check_hostname": False}),
-    ],
-)
+@pytest.mark.parametrize(("url", "told"), [
+    ("redis://h:1/2?secret=0123456789abcdef", {"host": "h", "port": 1, "db": 2}),
+    ("redis://u:p%40@h/0?secret=0123456789abcdef&db=3", {"username": "u", "password": "p@", "host": "h", "db": 3}),
+    ("unix:///tmp/s?db=4&secret=%C3%A4%26%3D%3F0123456789ab", {"path": "/tmp/s", "db": 4}),
+    ("rediss://h/0?ssl_check_hostname=false&secret=0123456789abcdef", {"host": "h", "ssl_check_hostname": False}),
+])  # fmt: skip
 def test_redis_never_hears_of_the_secret(url: str, told: dict[str, object]) -> None:
     with connected(url, 1) as client:
         given = client.connection_pool.connection_kwargs

@@ -179,9 +179,7 @@ def test_wherever_it_was_killed_a_build_makes_what_it_would_have_made(
     assert_alike(tmp_path, uninterrupted, attempts=2)
 
 
-def test_killed_while_it_counts_words_a_build_begins_anew(
-    nursery: Nursery, tmp_path: Path, uninterrupted: Manifest
-) -> None:
+def test_killed_while_it_counts_words_a_build_begins_anew(nursery: Nursery, tmp_path, uninterrupted: Manifest) -> None:
     nursery.start(tmp_path, kill=("words", 14))
     assert nursery.wait() == ([], None, -signal.SIGKILL)
     assert [path.name for path in (tmp_path / "generations").glob(".tmp-*/words")] == ["words"]
@@ -292,16 +290,12 @@ def quantised_again() -> HashEncoder:
     return encoder
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"encoder": HashEncoder(dim=32, fingerprint="ab" * 32)},
-        {"encoder": quantised_again()},
-        {"dtype": "float32"},
-        {"rows": pool(ROWS, "other ")},
-    ],
-    ids=["model", "calibration", "dtype", "rows"],
-)
+@pytest.mark.parametrize("options", [
+    {"encoder": HashEncoder(dim=32, fingerprint="ab" * 32)},
+    {"encoder": quantised_again()},
+    {"dtype": "float32"},
+    {"rows": pool(ROWS, "other ")},
+], ids=["model", "calibration", "dtype", "rows"])  # fmt: skip
 def test_nothing_is_taken_over_from_a_build_of_something_else(killed: Path, options: dict[str, Any]) -> None:
     result, encoded = built(killed, **options)
     assert encoded == list(range(CHUNKS))

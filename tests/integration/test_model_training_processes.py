@@ -38,9 +38,7 @@ def killed_with_a_state(process: WarmProcess, output: Path, former: int) -> int:
     return step
 
 
-def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
-    warm_python: WarmPython, base: Path, data: Path, tmp_path: Path
-) -> None:
+def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(warm_python, base: Path, data: Path, tmp_path) -> None:
     def train(name: str, *flags: str) -> WarmProcess:
         given = ["--base", base, "--train", data, "--output", tmp_path / name, *RECIPE, "--steps=120", *flags]
         return forked(warm_python, "train", *given, **ONE_THREAD)
@@ -103,9 +101,7 @@ def launch_two(python: WarmPython, *command: object) -> Outcome:
     return ended(python.start(*launcher, *command, **ONE_THREAD, CUDA_VISIBLE_DEVICES=""))
 
 
-def test_two_processes_have_the_same_weights_at_every_look(
-    warm_python: WarmPython, base: Path, data: Path, tmp_path: Path
-) -> None:
+def test_two_processes_have_the_same_weights_at_every_look(warm_python, base: Path, data: Path, tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(TWO)
     output = tmp_path / "out"
     output.mkdir()
@@ -149,9 +145,7 @@ def test_the_command_runs_in_two_processes_and_one_of_them_reports(
     assert not (output / STATE_FILE).exists()
 
 
-def test_two_agents_as_on_two_machines_give_the_weights_of_one(
-    warm_python: WarmPython, base: Path, data: Path, tmp_path: Path
-) -> None:
+def test_two_agents_as_on_two_machines_give_the_weights_of_one(warm_python, base: Path, data: Path, tmp_path) -> None:
     """Each machine has its own agent; they meet at an address of the first one."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         meeting = f"127.0.0.1:{server.getsockname()[1]}"

@@ -190,15 +190,6 @@ def test_a_change_of_the_file_needs_no_restart(following: Served, file: Path, ca
     assert following.metric("keys_reloads_total", result="ok") == 2
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"keys": 5}'])
-def test_a_start_without_keys_that_can_be_read(capsys, store: Path, tmp_path: Path, content: str | None) -> None:
-    path = tmp_path / "keys.json"
-    if content is not None:
-        path.write_text(content)
-    message = call(capsys, "serve", "--store", store, "--port", "0", "--keys-file", path).failure(2)
-    assert message.startswith(f"keys_file: {path} ")
-
-
 def test_a_page_of_an_origin_that_is_allowed(server: Served) -> None:
     asked = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
     wanted = "authorization,x-api-key,content-type,x-request-id"

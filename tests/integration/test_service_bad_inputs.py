@@ -123,17 +123,14 @@ def test_the_most_candidates_are_ranked_and_one_more_is_refused(server: Served) 
         assert "10000" in body["detail"]
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Content-Type": "text/plain"},
-        {"Content-Type": "application/json; charset=iso-8859-1"},
-        {"Content-Type": "multipart/form-data"},
-        {"Content-Type": "application/json", "Content-Encoding": "br"},
-        {"Content-Type": "application/json", "Content-Encoding": "gzip, gzip"},
-        {"Content-Type": "application/json", "Content-Encoding": "zstd"},
-    ],
-)
+@pytest.mark.parametrize("headers", [
+    {"Content-Type": "text/plain"},
+    {"Content-Type": "application/json; charset=iso-8859-1"},
+    {"Content-Type": "multipart/form-data"},
+    {"Content-Type": "application/json", "Content-Encoding": "br"},
+    {"Content-Type": "application/json", "Content-Encoding": "gzip, gzip"},
+    {"Content-Type": "application/json", "Content-Encoding": "zstd"},
+])  # fmt: skip
 def test_another_media_type_or_an_encoding(server: Served, headers: dict[str, str]) -> None:
     is_problem(server.client.post("/rank", content=b'{"context": "a"}', headers=headers), 415)
 
@@ -174,15 +171,12 @@ def test_a_bad_idempotency_key(server: Served, key: str) -> None:
     is_problem(server.client.post("/index", json={"candidates": [{"text": "a"}]}, headers=headers), 400)
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"pool": "replies.jsonl"}, "pool_root"),
-        ({"candidates": [{"text": "a"}], "model": "m"}, "model_root"),
-        ({"candidates": [{"text": "x" * 20_001}]}, "20000"),
-        ({"candidates": [{"text": "a", "metadata": {"$a": 1}}]}, "$"),
-    ],
-)
+@pytest.mark.parametrize(("body", "says"), [
+    ({"pool": "replies.jsonl"}, "pool_root"),
+    ({"candidates": [{"text": "a"}], "model": "m"}, "model_root"),
+    ({"candidates": [{"text": "x" * 20_001}]}, "20000"),
+    ({"candidates": [{"text": "a", "metadata": {"$a": 1}}]}, "$"),
+])  # fmt: skip
 def test_a_rebuild_that_cannot_be(server: Served, body: dict, says: str) -> None:
     answer = is_problem(server.client.post("/index", json=body), 422)
     assert says in answer["detail"]

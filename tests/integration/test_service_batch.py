@@ -122,16 +122,13 @@ def test_what_fails_unforeseen_fails_alone(client: TestClient, monkeypatch: pyte
     assert "secret" not in str(entries)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "says"),
-    [
-        ({"requests": []}, 422, "requests: must not be empty"),
-        ({"requests": [{"context": "a"}] * (MAX_BATCH + 1)}, 422, f"requests: must have at most {MAX_BATCH} items"),
-        ({"request": ["a"]}, 422, "request: unknown field; did you mean requests?"),
-        ({"requests": [{"context": "a", "candidates": ["b"] * 26}] * 2}, 413, "at most 50 candidates"),
-        ([{"context": "a"}], 422, "the body must be an object, not a list"),
-    ],
-)
+@pytest.mark.parametrize(("body", "status", "says"), [
+    ({"requests": []}, 422, "requests: must not be empty"),
+    ({"requests": [{"context": "a"}] * (MAX_BATCH + 1)}, 422, f"requests: must have at most {MAX_BATCH} items"),
+    ({"request": ["a"]}, 422, "request: unknown field; did you mean requests?"),
+    ({"requests": [{"context": "a", "candidates": ["b"] * 26}] * 2}, 413, "at most 50 candidates"),
+    ([{"context": "a"}], 422, "the body must be an object, not a list"),
+])  # fmt: skip
 def test_bounds_hold_for_all_together(client: TestClient, body: Any, status: int, says: str) -> None:
     answer = client.post(PATH, json=body)
     assert answer.status_code == status, answer.text

@@ -105,20 +105,17 @@ def test_a_list_ends_with_its_generation(client: TestClient, tmp_path: Path) -> 
     assert len(next(pages(client))["candidates"]) == COUNT
 
 
-@pytest.mark.parametrize(
-    ("parameters", "says"),
-    [
-        ({"limit": 0}, "query.limit: must be 1 or more"),
-        ({"lmit": 5}, "query.lmit: unknown field; did you mean limit?"),
-        ({"after": "x.-1"}, "query.after: take it from `next` of the page before"),
-        ({"filter": "[]"}, "query.filter: must be a JSON object, such as"),
-        (
-            {"filter": '{"n": {"like": 1}}'},
-            "query.filter: n.like: is not one of gt, gte, lt, lte, exists; for the field like inside it write n.like",
-        ),
-        ({"min_revision": -1}, "query.min_revision: must be 0 or more"),
-    ],
-)
+@pytest.mark.parametrize(("parameters", "says"), [
+    ({"limit": 0}, "query.limit: must be 1 or more"),
+    ({"lmit": 5}, "query.lmit: unknown field; did you mean limit?"),
+    ({"after": "x.-1"}, "query.after: take it from `next` of the page before"),
+    ({"filter": "[]"}, "query.filter: must be a JSON object, such as"),
+    (
+        {"filter": '{"n": {"like": 1}}'},
+        "query.filter: n.like: is not one of gt, gte, lt, lte, exists; for the field like inside it write n.like",
+    ),
+    ({"min_revision": -1}, "query.min_revision: must be 0 or more"),
+])  # fmt: skip
 def test_what_is_wrong_with_a_list_is_said(client: TestClient, parameters: dict[str, Any], says: str) -> None:
     assert refused(client, 422, **parameters).startswith(says)
 

@@ -148,16 +148,13 @@ def test_it_says_what_it_is_and_what_it_cut(served: tuple[TestClient, Classifier
     assert answer["timings_ms"]["total"] > 0
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"texts": ["w1"]}, "context: is required"),
-        ({"context": " ", "texts": ["w1"]}, "context: at least one turn must have text"),
-        ({"context": "w1", "texts": "w1"}, "texts"),
-        ({"context": "w1", "text": ["w1"]}, "text: unknown field; did you mean texts?"),
-        ({"context": "w1", "texts": ["w" * 500]}, "texts"),
-    ],
-)
+@pytest.mark.parametrize(("body", "says"), [
+    ({"texts": ["w1"]}, "context: is required"),
+    ({"context": " ", "texts": ["w1"]}, "context: at least one turn must have text"),
+    ({"context": "w1", "texts": "w1"}, "texts"),
+    ({"context": "w1", "text": ["w1"]}, "text: unknown field; did you mean texts?"),
+    ({"context": "w1", "texts": ["w" * 500]}, "texts"),
+])  # fmt: skip
 def test_wrong_requests_get_one_clear_message(bi: Path, body: dict[str, Any], says: str) -> None:
     with TestClient(create_app(settings(classifier=str(bi), max_text_chars=400))) as client:
         answer = client.post("/classify", json=body)

@@ -114,14 +114,7 @@ def test_what_is_printed(capsys: Capture, store: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_refused(capsys: Capture, store: Path, tmp_path: Path) -> None:
-    file = tmp_path / "b.tar.zst"
-    assert "is no store" in call(capsys, "store", "backup", "--store", tmp_path, "--to", file).failure(2)
-    (tmp_path / "empty").mkdir()
-    assert "is active" in call(capsys, "store", "backup", "--store", tmp_path / "empty", "--to", file).failure(1)
-    assert "there is no directory" in call(capsys, "store", "backup", "--store", store, "--to", "no/f").failure(2)
-    assert "without --json" in call(capsys, "store", "backup", "--store", store, "--to", "-", "--json").failure(2)
-    assert not file.exists()
-    before = (store / "CURRENT").read_text()
+    file, before = tmp_path / "b.tar.zst", (store / "CURRENT").read_text()
     failure = call(capsys, "store", "backup", "--store", store, "--to", store / "CURRENT").failure(2)
     assert "is in the store" in failure
     assert (store / "CURRENT").read_text() == before
@@ -130,9 +123,6 @@ def test_what_is_refused(capsys: Capture, store: Path, tmp_path: Path) -> None:
     assert "is no plain file" in failure
     assert (tmp_path / "pipe").is_fifo()
     call(capsys, "store", "backup", "--store", store, "--to", file)
-    refused = call(capsys, "store", "restore", "--from", file, "--store", store).failure(2)
-    assert refused == f"--store {store} is not an empty directory; name another one"
-    assert "No such file" in call(capsys, "store", "restore", "--from", "nowhere", "--store", tmp_path / "n").failure(1)
     (tmp_path / "cut").write_bytes(file.read_bytes()[:-100])
     failure = call(capsys, "store", "restore", "--from", tmp_path / "cut", "--store", tmp_path / "n").failure(1)
     assert failure.startswith(f"{tmp_path / 'cut'} cannot be restored: it is cut off")

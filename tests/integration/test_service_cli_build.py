@@ -1,6 +1,5 @@
 """`polyrank build` with a real model: what it makes, and how it ends where it cannot."""
 
-import io
 import json
 import signal
 import time
@@ -9,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import call, ended, forked, left_half_written, pool_rows, write_rows
-from redis_process import RedisProcess, vector_keys
-from tiny import write_base
-from warm_python import WarmPython
 
 import polyrank
 from polyrank.index_builder.building import pipeline
@@ -84,9 +80,7 @@ def test_words_tell_what_was_built(capsys: Capture, store: Path, poly: Path, poo
     assert again.endswith(f" s; {kept}; running servers load it now\n")
 
 
-def test_auto_tells_what_it_chose_and_by_which_times(
-    capsys: Capture, store: Path, poly: Path, pool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_tells_what_it_chose_and_by_which_times(capsys, store: Path, poly: Path, pool: Path, monkeypatch) -> None:
     monkeypatch.setattr(choice, "MEASURED_FROM", 50)
     monkeypatch.setattr(pipeline, "time_searches", lambda *_: SearchTimes(9.0, 6.25))
     outcome = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--json")
@@ -167,9 +161,7 @@ def test_the_fields_of_a_pool_in_parts_are_told(capsys: Capture, store: Path, po
     assert outcome.err.startswith("fields: n (number, 50 rows)\n")
 
 
-def test_probes_set_how_hard_an_index_is_searched(
-    capsys: Capture, store: Path, poly: Path, pool: Path, tmp_path: Path
-) -> None:
+def test_probes_set_how_hard_an_index_is_searched(capsys, store: Path, poly: Path, pool: Path, tmp_path: Path) -> None:
     probes = write_rows(
         tmp_path / "said.jsonl", [{"context": [f"w{n} w{n + 1}"], "response": "w1"} for n in range(300)]
     )
@@ -183,18 +175,7 @@ def test_probes_set_how_hard_an_index_is_searched(
     assert "50 candidates, custom (recall@10 of vectors 1.000, probes: given)" in listed
 
 
-def test_an_index_that_is_none_is_wrong_usage(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
-    options = ("--model", poly, "--pool", pool, "--store", store)
-    assert "no FAISS factory string" in call(capsys, "build", *options, "--index", "hnws").failure(2)
-    empty = write_rows(pool.parent / "empty.jsonl", [])
-    assert "holds no dialogue" in call(capsys, "build", *options, "--probes", empty).failure(2)
-    assert call(capsys, "build", *options, "--index", "IVF51,Flat").failure().startswith("--index IVF51,Flat needs at")
-    assert_nothing_built(store)
-
-
-def test_bad_rows_within_the_share_are_left_out_and_listed(
-    capsys: Capture, store: Path, poly: Path, tmp_path: Path
-) -> None:
+def test_bad_rows_within_the_share_are_left_out_and_listed(capsys, store: Path, poly: Path, tmp_path: Path) -> None:
     rows = [*pool_rows(3), {"id": "c0", "text": "again"}]
     pool = write_rows(tmp_path / "pool.jsonl", rows)
     options = ("--model", poly, "--pool", pool, "--store", store, "--json")
@@ -206,33 +187,7 @@ def test_bad_rows_within_the_share_are_left_out_and_listed(
     assert (bad["file"], bad["line"]) == (str(pool), 4)
 
 
-def test_code_that_lies_beside_a_model_is_neither_run_nor_asked_about(
-    capsys: Capture, store: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """transformers has a config of this type and no model, so it would ask at the terminal, and run what is named."""
-    base = write_base(tmp_path / "base", seed=0)
-    (base / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
-    config = json.loads((base / "config.json").read_text())
-    config |= {"model_type": "trocr", "auto_map": {"AutoModel": f"{base}--evil.C"}}
-    (base / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr("sys.stdin", answers := io.StringIO("y\n" * 9))
-    told = call(capsys, "build", "--model", base, "--pool", pool, "--store", store).failure()
-    assert "no transformer can be built from its config: Unrecognized configuration class" in told
-    assert not (tmp_path / "ran").exists()
-    assert answers.tell() == 0, "somebody read an answer"
-
-
-def test_redis_holds_a_copy(capsys: Capture, store: Path, poly: Path, pool: Path, redis_process: RedisProcess) -> None:
-    options = ("--model", poly, "--pool", pool, "--store", store, "--redis", redis_process.url)
-    generation = call(capsys, "build", *options, "--json").result["generation"]
-    with redis_process.client() as client:
-        keys = set(vector_keys(client))
-    assert keys == {f"pe:{{{generation}}}:meta", *(f"pe:{{{generation}}}:c:c{n}" for n in range(50))}
-
-
-def test_ctrl_c_ends_a_building_process_cleanly(
-    warm_python: WarmPython, store: Path, poly: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_ends_a_building_process_cleanly(warm_python, store: Path, poly: Path, tmp_path: Path) -> None:
     pool = write_rows(tmp_path / "pool.jsonl", pool_rows(60_000))
     process = forked(warm_python, "build", "--model", poly, "--pool", pool, "--store", store)
     deadline = time.monotonic() + 60

@@ -67,9 +67,7 @@ def test_a_list_is_a_pool_file(capsys: Capture, service: Served, tmp_path: Path,
     assert "filter: no candidate has the field lng; did you mean lang?" in nothing.err
 
 
-def test_sync_makes_the_candidates_those_of_the_files(
-    capsys: Capture, service: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sync_makes_the_candidates_those_of_the_files(capsys, service: Served, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(candidates, "PAGE", 9)
     at = ("--url", service.url)
     values = {
@@ -121,24 +119,6 @@ def test_sync_of_files_with_a_bad_row_or_none_changes_nothing(capsys: Capture, s
     assert refused.startswith(f"{file}: line 2: 'text' is empty; mend or remove it")
     assert "there is no candidate" in call(capsys, "candidates", "sync", *at, write_rows(file, [])).failure()
     assert [each["id"] for each in lines(capsys, "candidates", "list", *at)] == [each.id for each in pool(COUNT)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("put",), "give either pool files or --text"),
-        (("put", "pool.jsonl", "--text", "a"), "give either pool files or --text"),
-        (("put", "pool.jsonl", "--id", "a"), "--id and --metadata go with --text"),
-        (("put", "--text", "a", "--columns", "text=b"), "--encoding and --columns go with files"),
-        (("put", "--text", "a", "--metadata", "[]"), "--metadata must be a JSON object"),
-        (("list", "--filter", "lang=en"), "--filter is no JSON"),
-        (("list", "--filter", '{"price": NaN}'), "--filter is no JSON (NaN, infinite numbers"),
-        (("put", "--text", "w1", "--metadata", '{"price": 1e999}'), "--metadata is no JSON (NaN, infinite numbers"),
-        (("list", "--api-key", "pr-\nx"), "characters that no key has"),
-    ],
-)
-def test_wrong_usage_is_said_before_anything_is_sent(capsys: Capture, arguments: tuple[str, ...], says: str) -> None:
-    assert says in call(capsys, "candidates", *arguments).failure(2)
 
 
 def test_the_key_comes_from_the_environment(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,54 +74,12 @@ def evaluated(capsys: Capture, name: Path, data: Path, *options: str) -> dict[st
     return result
 
 
-@pytest.mark.parametrize("name", ["other", "poly", "cross"])
-def test_figures_are_those_counted_by_hand(capsys: Capture, checkpoints: Path, tmp_path: Path, name: str) -> None:
-    data = write_rows(tmp_path / "data.jsonl", ROWS)
-    result = evaluated(capsys, checkpoints / name, data)
-    ranks = ranks_by_hand(polyrank.load(checkpoints / name), ROWS)
-    assert len(set(ranks)) > 6, "the set tells ranks apart"
-    assert list(result) == KEYS
-    assert (result["model"], result["examples"]) == (name, 40)
-    for k in (1, 2, 5, 10):
-        assert result[f"recall@{k}"] == sum(rank <= k for rank in ranks) / 40, k
-    assert result["mrr"] == pytest.approx(sum(1 / rank for rank in ranks) / 40)
-    assert 0 < result["seconds"] < 60
-
-
 # Texts that no model here tells apart: none of their words is known.
 ALIKE = ["ax", "bx", "cx", "dx"]
 
 
 def alike(gold: int) -> Row:
     return {"context": ["w1"], "response": ALIKE[gold], "candidates": ALIKE, "label": gold}
-
-
-@pytest.mark.parametrize("gold", range(4))
-@pytest.mark.parametrize("name", ["other", "poly", "cross", "lexical"])
-def test_a_model_that_knows_nothing_is_as_good_as_chance_wherever_the_gold_reply_stands(
-    capsys: Capture, checkpoints: Path, tmp_path: Path, name: str, gold: int
-) -> None:
-    data = write_rows(tmp_path / "data.jsonl", [{**alike(gold), "dialogue": n} for n in range(12)])
-    model, against = ("lexical" if each == "lexical" else checkpoints / each for each in (name, "other"))
-    outcome = call(capsys, "evaluate", "--json", "--model", model, "--data", data, "--against", against)
-    result = outcome.result
-    assert result["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
-    assert [result[f"recall@{k}"] for k in (1, 2, 5)] == [0.25, 0.5, 1.0]
-    assert result["interval"]["recall@1"] == [0.25, 0.25]
-    assert result["difference"]["recall@1"] == {"value": 0.0, "interval": [0.0, 0.0]}
-    assert (result["tied_first"], result["against"]["tied_first"]) == (1.0, 1.0)
-    assert outcome.err.count(": in 100% of the examples several tie for the first place") == 2
-
-
-def test_texts_that_equal_the_gold_reply_are_right(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
-    rows = [
-        {"context": ["w1"], "response": "w2", "candidates": ["W2", " w2", "w2", "w\u00ad2"], "label": 2, "dialogue": 1}
-    ]
-    outcome = call(
-        capsys, "evaluate", "--json", "--model", checkpoints / "poly", "--data", write_rows(tmp_path / "d.jsonl", rows)
-    )
-    assert (outcome.result["recall@1"], outcome.result["mrr"], outcome.result["tied_first"]) == (1.0, 1.0, 0.0)
-    assert outcome.err == ONE_DIALOGUE
 
 
 @pytest.mark.parametrize(("name", "count"), [("poly", 500), ("cross", 40), ("lexical", 100)])
@@ -235,19 +193,6 @@ def test_words_name_every_figure(capsys: Capture, checkpoints: Path, tmp_path: P
     ]  # fmt: skip
 
 
-def test_intervals_are_of_whole_dialogues(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
-    single = [{**row, "dialogue": n} for n, row in enumerate(ROWS)]
-    copies = [row for row in single for _ in range(5)]
-    once = evaluated(capsys, checkpoints / "poly", write_rows(tmp_path / "once.jsonl", single))
-    fives = evaluated(capsys, checkpoints / "poly", write_rows(tmp_path / "fives.jsonl", copies))
-    assert (once["examples"], fives["examples"]) == (40, 200)
-    for figure in FIGURES:
-        low, high = once["interval"][figure]
-        assert low <= once[figure] <= high
-        assert fives["interval"][figure] == pytest.approx([low, high])
-    assert once["interval"]["recall@5"][0] < once["interval"]["recall@5"][1]
-
-
 def test_conversations_that_are_not_named_are_found(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
     """The examples of each of ten conversations, which begin with one of two greetings."""
     grown = [
@@ -293,7 +238,7 @@ def test_two_models_on_the_same_examples(capsys: Capture, checkpoints: Path, tmp
     assert text[-1].endswith("resamples of 20 dialogues.")
 
 
-@pytest.mark.parametrize("name", ["poly", "cross"])
+@pytest.mark.parametrize("name", ["other", "poly", "cross"])
 def test_what_became_of_each_example(capsys: Capture, checkpoints: Path, tmp_path: Path, name: str) -> None:
     data, output = write_rows(tmp_path / "data.jsonl", ROWS), tmp_path / "output.jsonl"
     output.write_text("what was there before")
@@ -303,7 +248,11 @@ def test_what_became_of_each_example(capsys: Capture, checkpoints: Path, tmp_pat
     written = read_rows(output)
     assert [list(each) for each in written] == [["example", "rank", "tied", "score", "best", "scores"]] * 40
     assert [each["example"] for each in written] == list(range(40))
-    assert [each["rank"] for each in written] == ranks_by_hand(polyrank.load(checkpoints / name), ROWS)
+    ranks = ranks_by_hand(polyrank.load(checkpoints / name), ROWS)
+    assert [each["rank"] for each in written] == ranks
+    assert len(set(ranks)) > 6, "the set tells ranks apart"
+    for k in (1, 2, 5, 10):
+        assert result[f"recall@{k}"] == sum(rank <= k for rank in ranks) / 40, k
     assert result["mrr"] == pytest.approx(sum(1 / each["rank"] for each in written) / 40)
     for each, row in zip(written, ROWS, strict=True):
         assert each["scores"] == pytest.approx(scores_by_hand(polyrank.load(checkpoints / name), row), abs=1e-4)
@@ -316,11 +265,6 @@ def test_a_failure_leaves_the_output_as_it_was(capsys: Capture, checkpoints: Pat
     output = tmp_path / "output.jsonl"
     output.write_text("what was there before")
     data = write_rows(tmp_path / "data.jsonl", [ROWS[0], {"context": ["w1"]}])
-    call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--output", output).failure()
+    message = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--output", output).failure()
+    assert message == f"{data}:2: response must be a text"
     assert output.read_text() == "what was there before"
-
-
-def test_a_bad_line_is_named(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
-    bad = write_rows(tmp_path / "bad.jsonl", [ROWS[0], {"context": ["w1"]}])
-    message = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", bad, "--json").failure()
-    assert message == f"{bad}:2: response must be a text"

@@ -114,9 +114,7 @@ def assert_figures(result: Row, ranks: list[int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["other", "poly"])
-def test_the_gold_reply_is_found_among_all_texts(
-    capsys: Capture, checkpoints: Path, data: Path, pool: Path, name: str
-) -> None:
+def test_the_gold_reply_is_found_among_all_texts(capsys, checkpoints: Path, data: Path, pool: Path, name: str) -> None:
     output = data.parent / "output.jsonl"
     result = evaluated(
         capsys, "--model", checkpoints / name, "--data", data, "--pool", pool, "--output", output, "--limit", 30
@@ -216,9 +214,7 @@ def test_a_pool_in_another_encoding(capsys: Capture, tmp_path: Path) -> None:
     assert evaluated(capsys, *asked[1:], "--encoding", "latin-1")["candidates"] == 20
 
 
-def test_texts_that_are_too_long_for_the_model_are_told(
-    capsys: Capture, checkpoints: Path, data: Path, tmp_path: Path
-) -> None:
+def test_texts_that_are_too_long_for_the_model_are_told(capsys, checkpoints: Path, data: Path, tmp_path: Path) -> None:
     pool = write_rows(tmp_path / "long.jsonl", [*POOL, {"text": "w1 " * 20}, {"text": "w2 " * 14}])
     outcome = call(capsys, "evaluate", "--model", checkpoints / "other", "--data", data, "--pool", pool)
     assert outcome.status == 0

@@ -90,9 +90,7 @@ def test_negatives_are_those_of_brute_force(
 
 
 @pytest.mark.parametrize("name", ["lexical", *TWO_STAGES])
-def test_negatives_are_those_that_a_server_would_rank_first(
-    capsys: Capture, files: list[object], tmp_path: Path, name: str
-) -> None:
+def test_negatives_are_those_that_a_server_would_rank_first(capsys, files: list[object], tmp_path, name: str) -> None:
     """BM25 negatives by the words alone; of two stages the second one places what was found."""
     model = name
     if name != "lexical":
@@ -133,9 +131,7 @@ def test_the_check_is_a_cross_encoders(capsys: Capture, checkpoints: Path, files
     assert 0 < dropped < 30 * len(POOL)
 
 
-def test_the_same_inputs_and_seed_give_the_same_bytes(
-    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
-) -> None:
+def test_the_same_inputs_and_seed_give_the_same_bytes(capsys, checkpoints: Path, files: list[object], tmp_path) -> None:
     def mined(name: str, *options: object) -> bytes:
         arguments = ["--margin", "off", "--sample", "--negatives", "3", *options]
         assert mine(capsys, checkpoints / "poly", files, tmp_path / name, *arguments).status == 0

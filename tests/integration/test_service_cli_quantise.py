@@ -42,17 +42,13 @@ def content(checkpoint: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in checkpoint.iterdir()}
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"architecture": "bi", "reduction": "mean"},
-        {"architecture": "poly", "n_codes": 4, "shared_encoder": True},
-        {"architecture": "cross"},
-        {"architecture": "cross", "residual": True, "n_codes": 4},
-        {"architecture": "colbert"},
-    ],
-    ids=lambda fields: "-".join(map(str, fields.values())),
-)
+@pytest.mark.parametrize("fields", [
+    {"architecture": "bi", "reduction": "mean"},
+    {"architecture": "poly", "n_codes": 4, "shared_encoder": True},
+    {"architecture": "cross"},
+    {"architecture": "cross", "residual": True, "n_codes": 4},
+    {"architecture": "colbert"},
+], ids=lambda fields: "-".join(map(str, fields.values())))  # fmt: skip
 def test_a_quantised_checkpoint_serves_in_int8(fields: dict[str, Any], tmp_path: Path, capsys: Capture) -> None:
     checkpoint = write_checkpoint(tmp_path, "mine", seed=0, **fields)
     (checkpoint / "README.md").write_text("# Mine\n\n## In int8\n\nold\n\n## Limits\n\nMany.\n")

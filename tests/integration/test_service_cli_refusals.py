@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import ended, pool_rows, write_rows
+from service_fakes import build_store, pool
 from warm_python import WarmPython
 
 pytestmark = pytest.mark.quick
@@ -55,6 +56,8 @@ BEIR = "evaluate --model poly --corpus pool.jsonl --queries pool.jsonl --qrels p
 
 # exit status | command line; of an option given twice the last one counts | what the last line on standard error holds
 TABLE = f"""
+2 |                                    | the following arguments are required: COMMAND
+2 | frobnicate                         | invalid choice: 'frobnicate' (choose from 'demo'
 2 | store                              | the following arguments are required: ACTION
 2 | store list                         | the following arguments are required: --store
 2 | store activate --store store       | the following arguments are required: generation
@@ -75,6 +78,15 @@ TABLE = f"""
 2 | rank hi --topk 3                   | unrecognized arguments: --topk 3; did you mean --top-k?
 2 | serve --vectors disk               | --vectors: invalid choice: 'disk'
 2 | keys list --file f --jsn           | did you mean --json?
+2 | rank hi --top-k many               | --top-k: must be a whole number from 1 to 1,000, not 'many'
+2 | rank hi --pool pool.jsonl          | unrecognized arguments: --pool pool.jsonl (see polyrank rank --help)
+2 | build --pool p --store s           | the following arguments are required: --model
+2 | train --architecture bi --output o --base b | the following arguments are required: --train
+2 | train --architecture poli --train d --output o | did you mean poly?
+2 | export none --to onnx --output o   | --to: invalid choice: 'onnx' (choose from 'sentence-transformers')
+2 | keys add --name me                 | the following arguments are required: --file
+2 | keys add --file k --name me --scope root | --scope: invalid choice: 'root'
+2 | serve --port 99999                 | --port: must be a whole number from 0 to 65,535, not '99999'
 2 | bild                               | did you mean build?
 2 | store lst                          | did you mean list?
 
@@ -91,6 +103,7 @@ TABLE = f"""
 1 | {BUILD} --probes none.jsonl                          | none.jsonl: no such file
 2 | {BUILD} --probes empty.jsonl                         | --probes empty.jsonl holds no dialogue
 1 | {BUILD} --probes pool.jsonl                          | pool.jsonl:1:
+2 | {BUILD} --model lexical --index hnsw                 | lexical has no vectors to index, its words are; leave --index
 2 | {BUILD} --encoders 2                                 | --cluster and --encoders go together
 2 | {BUILD} --backend torch --precision int8             | torch does not compute in int8; use openvino or auto
 
@@ -172,6 +185,7 @@ TABLE = f"""
 2 | {TRAIN} --seen                                    | --seen goes with --only-evidence or --only-calibration
 2 | {TRAIN} --public                                  | --public goes with --push-to-hub
 2 | {TRAIN} --push-to-hub chat                        | give the repository as OWNER/NAME
+2 | {TRAIN} --architecture cross --retriever lexical  | virt-encoder as --retriever
 2 | train --base poly --train data.jsonl --output out | give --architecture: bi, colbert, deformer, mix, poly, virt,
 
 2 | feedback export --store none --output new          | none is no directory; polyrank build makes a store
@@ -180,6 +194,7 @@ TABLE = f"""
 2 | feedback report --store store --output new/x.html  | --output new/x.html: there is no directory new
 
 2 | serve                                  | --store DIR or POLYRANK_STORE
+2 | serve --store store --keys-file none   | keys_file: none cannot be read: No such file or directory
 2 | serve --store none                     | none is no directory; polyrank build makes a store
 2 | serve --store store --vectors redis    | --redis URL
 2 | serve --store store --redis foo://x    | must begin with redis://
@@ -197,9 +212,38 @@ TABLE = f"""
 2 | rank w1 --store store --api-key secret | --api-key goes with a service, not with --store
 2 | rank w1 --api-key secrét               | the API key (--api-key or POLYRANK_API_KEY) has characters that no
 2 | rank w1 --url localhost:8000           | --url localhost:8000: begin it with http:// or https://
+1 | rank hi --url http://127.0.0.1:1       | no answer ([Errno 111] Connection refused); is polyrank serve running?
+1 | candidates get c1 --url http://127.0.0.1:1 | no answer ([Errno 111] Connection refused); is polyrank serve running?
+2 | export none --to sentence-transformers --output o | none is no checkpoint directory; export what
+1 | store activate --store built yesterday | 'yesterday' is not the id of a generation; polyrank store list shows them
+1 | store rollback --store built           | no earlier generation to roll back to in built
 2 | store list --store pool.jsonl          | pool.jsonl is no directory; polyrank build makes a store
 2 | candidates put                         | give either pool files or --text
+2 | candidates put pool.jsonl --text a     | give either pool files or --text
 2 | candidates put pool.jsonl --id x       | --id and --metadata go with --text
+2 | candidates put --text a --columns text=b | --encoding and --columns go with files
+2 | candidates put --text a --metadata []  | --metadata must be a JSON object
+2 | candidates put --text a --metadata '{{"n": 1e999}}' | --metadata is no JSON (NaN, infinite numbers
+2 | candidates list --filter lang=en       | --filter is no JSON
+2 | candidates list --filter '{{"n": NaN}}' | --filter is no JSON (NaN, infinite numbers
+2 | store gc --store store --keep 0        | --keep: must be a whole number from 1 to 10,000, not '0'
+2 | store backup --store data.jsonl --to b | data.jsonl is no directory; polyrank build makes a store
+1 | store backup --store store --to b      | is active
+2 | store backup --store store --to no/b   | there is no directory no
+2 | store backup --store store --to - --json | without --json
+1 | store restore --from none --store new  | No such file
+2 | store restore --from data.jsonl --store poly | --store poly is not an empty directory; name another one
+2 | feedback status --store none           | none is no directory
+2 | feedback erase --store none --conversation a | none is no directory
+
+2 | convert none --output new              | none: no such file
+2 | convert data.jsonl                     | --output
+2 | convert data.jsonl --output poly       | not an empty directory
+2 | convert data.jsonl --output new --columns who= | 'who' must be a key of a map
+2 | convert data.jsonl --output new --from word | --from word: there is no such map, but argilla,
+2 | convert data.jsonl --output new --from openai --map pool.jsonl | two maps
+2 | convert data.jsonl --output new --first-asks --answering x | two things
+2 | convert data.jsonl --output new --min-count 0 | --min-count: must be
 
 2 | {KEYS} "a b"                          | --name: up to 64 letters, digits, dots, hyphens and underscores
 2 | {KEYS} ""                             | --name: must not be empty
@@ -220,7 +264,7 @@ ROWS = [[part.strip() for part in row.split("|", 2)] for row in TABLE.splitlines
 
 @pytest.fixture(scope="module")
 def files(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of good files, of files that are none, of models, and of an empty store."""
+    """A folder of good files, of files that are none, of models, of an empty store, and of one of a generation."""
     folder = tmp_path_factory.mktemp("files")
     dialogue = {"context": ["w1"], "response": "w2"}
     write_rows(folder / "pool.jsonl", pool_rows(3))
@@ -233,6 +277,7 @@ def files(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "table.csv").write_bytes(b"a,b\n1,2\n")
     (folder / "link.jsonl").symlink_to("pool.jsonl")
     (folder / "store").mkdir()
+    build_store(folder / "built", pool(5))
     for model in ("poly", "cross", "poly-base"):
         (folder / model).symlink_to(checkpoints / model)
     shutil.copytree(checkpoints / "poly", folder / "generations/1/model")

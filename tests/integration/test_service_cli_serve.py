@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from command_line import READY, call, ended, forked, start
-from redis_process import RedisProcess
 from service_fakes import pool
 from warm_python import WarmProcess, WarmPython
 
@@ -100,17 +99,3 @@ def test_a_first_start_says_what_it_does(served: Serve, store: Path, tmp_path: P
     # Either worker may have chosen the back-end, but one of them speaks.
     parts = [f"making the encoder of {part} ready" for part in ("contexts", "candidates")]
     assert {stage: done[stage] for stage in (*stages, *parts)} == dict.fromkeys((*stages, *parts), 1)
-
-
-def test_redis_that_is_down_at_the_start(
-    capsys: Capture, served: Serve, store: Path, redis_process: RedisProcess
-) -> None:
-    redis_process.kill()
-    process, url = served("--vectors", "redis", POLYRANK_STORE=str(store), POLYRANK_REDIS_URL=redis_process.url)
-    mine = call(capsys, "rank", "w1 w2", "--store", store, "--json").result
-    theirs = call(capsys, "rank", "w1 w2", "--url", url, "--json").result
-    assert same_within_rounding(mine["results"], theirs["results"])
-    process.send_signal(signal.SIGINT)
-    outcome = ended(process)
-    assert outcome.status == 0
-    assert "redis is unavailable" in outcome.err

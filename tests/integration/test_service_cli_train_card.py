@@ -109,22 +109,12 @@ def test_it_names_the_recipe_and_the_settings_that_were_used(capsys: Capture, ba
     assert outcome.result["settings"]["recipe"] == "humeau2020"
 
 
-def test_adapters_keep_the_rate_of_a_recipe_and_have_a_rate_of_their_own_without(
-    capsys: Capture, base: Path, tmp_path: Path
-) -> None:
+def test_adapters_keep_the_rate_of_a_recipe_and_have_a_rate_of_their_own_without(capsys, base: Path, tmp_path) -> None:
     data = write_examples(tmp_path / "data.jsonl")
     sizes = ["--max-context-tokens", 40, "--max-candidate-tokens", 16, "--steps", 1, "--lora-rank", 2, "--json"]
     for given, rate in ((["--recipe", "humeau2020"], 5e-5), ([], 5e-4)):
         fixed = ["--architecture", "bi", "--base", base, "--train", data, "--output", tmp_path / f"{rate}"]
         assert call(capsys, "train", *fixed, *sizes, *given).result["settings"]["learning_rate"] == rate
-
-
-def test_help_says_whose_the_defaults_are(capsys: Capture) -> None:
-    for command in ("train", "pretrain"):
-        said = " ".join(call(capsys, command, "--help").out.split())
-        assert "--recipe {humeau2020" in said
-        assert "ours" in said
-        assert "defaults: Humeau" not in said
 
 
 def test_it_says_what_words_and_scores_count(capsys: Capture, base: Path, tmp_path: Path) -> None:
@@ -175,17 +165,12 @@ def test_what_the_hub_refuses_stays_on_disk(capsys: Capture, base: Path, tmp_pat
     assert "look " not in again.err
 
 
-@pytest.mark.parametrize(
-    ("repository", "says"),
-    [
-        ("ann/chat/now", "give the repository as OWNER/NAME"),
-        ("ann/-chat", "The name cannot start or end with '-' or '.'"),
-        ("bob/chat", "the token is for ann, shop"),
-    ],
-)
-def test_a_wrong_name_is_refused_first(
-    capsys: Capture, base: Path, tmp_path: Path, hub: FakeHub, repository: str, says: str
-) -> None:
+@pytest.mark.parametrize(("repository", "says"), [
+    ("ann/chat/now", "give the repository as OWNER/NAME"),
+    ("ann/-chat", "The name cannot start or end with '-' or '.'"),
+    ("bob/chat", "the token is for ann, shop"),
+])  # fmt: skip
+def test_a_wrong_name_is_refused_first(capsys, base: Path, tmp_path, hub: FakeHub, repository: str, says: str) -> None:
     outcome = train(capsys, base, tmp_path, "--push-to-hub", repository)
     assert outcome.status == 2
     assert says in outcome.err
@@ -198,9 +183,7 @@ def test_without_a_token(capsys: Capture, base: Path, tmp_path: Path, monkeypatc
     assert told == "--push-to-hub needs a token of the hub: `hf auth login`, or the variable HF_TOKEN"
 
 
-def test_a_token_that_the_hub_does_not_know(
-    capsys: Capture, base: Path, tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_the_hub_does_not_know(capsys, base: Path, tmp_path: Path, hub: FakeHub, monkeypatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_other")
     told = train(capsys, base, tmp_path, "--push-to-hub", "ann/chat").failure()
     assert told.startswith("the hub refuses (401: ")

@@ -55,9 +55,7 @@ def require_as_said(outcome: Outcome, output: Path) -> None:
     ("loading out", True), ("scoring lists", True), ("weighing words", True),
     ("calibrating", True), ("candidates", True), ("contexts", True),
 ])  # fmt: skip
-def test_at_each_stage(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, given: list[object], tmp_path: Path, stage: str, goes_on: bool
-) -> None:
+def test_at_each_stage(capsys, monkeypatch, given: list[object], tmp_path: Path, stage: str, goes_on: bool) -> None:
     output, show = tmp_path / "out", Progress.__call__
 
     def pressed(self: Progress, name: str, done: int, *more: Any) -> None:
@@ -76,9 +74,7 @@ def test_at_each_stage(
 
 
 @pytest.mark.parametrize("only", ["--only-evidence", "--only-calibration"])
-def test_what_only_fits_begins_anew(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, given: list[object], tmp_path: Path, only: str
-) -> None:
+def test_what_only_fits_begins_anew(capsys, monkeypatch, given: list[object], tmp_path: Path, only: str) -> None:
     def pressed(*_: object) -> None:
         raise KeyboardInterrupt
 

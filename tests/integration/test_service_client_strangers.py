@@ -36,17 +36,13 @@ both = pytest.mark.parametrize("does", [waiting, awaiting])
 
 
 @both
-@pytest.mark.parametrize(
-    "answering",
-    [
-        dripping(HEAD + b"Content-Length: 1000000\r\n\r\n", b" "),
-        dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-        dripping(b"HTTP/1.1 200 OK\r\nX: ", b"x"),
-        dripping(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5;x=", b"x"),
-        dripping(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
-    ],
-    ids=["body", "continue", "header", "chunk's head", "chunks"],
-)
+@pytest.mark.parametrize("answering", [
+    dripping(HEAD + b"Content-Length: 1000000\r\n\r\n", b" "),
+    dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    dripping(b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+    dripping(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5;x=", b"x"),
+    dripping(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+], ids=["body", "continue", "header", "chunk's head", "chunks"])  # fmt: skip
 def test_a_call_ends_in_its_time_whatever_drips(does: Callable[..., Any], answering: Answering) -> None:
     with stranger(answering) as server:
         began = time.monotonic()

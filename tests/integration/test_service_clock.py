@@ -112,9 +112,7 @@ def test_f10_a_lease_is_neither_lost_nor_held_longer(
 
 
 @JUMPS
-def test_f10_a_job_is_kept_whatever_the_ids_of_those_before(
-    tmp_path: Path, jump: Jump, monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
+def test_f10_a_job_is_kept_whatever_the_ids_of_those_before(tmp_path, jump: Jump, monkeypatch, seconds: float) -> None:
     monkeypatch.setattr(job_records, "KEPT_RECORDS", 3)
     jobs = JobStore(tmp_path)
 
@@ -151,9 +149,7 @@ def test_a_clock_that_is_set_back_ends_no_job_that_waits_for_its_builder(tmp_pat
 
 
 @JUMPS
-def test_f10_a_generation_that_is_built_then_follows_the_ones_before(
-    tmp_path: Path, jump: Jump, seconds: float
-) -> None:
+def test_f10_a_generation_that_is_built_then_follows_the_ones_before(tmp_path, jump: Jump, seconds: float) -> None:
     before = build_store(tmp_path, pool(20, "a"))
     with serve(create_app(Settings(store=tmp_path), load)) as server:
         jump(seconds)

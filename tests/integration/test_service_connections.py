@@ -262,9 +262,7 @@ def test_an_answer_to_a_probe_makes_no_connection_known(server: Served, known: l
     assert known == [False, True]
 
 
-def test_an_answer_makes_a_connection_known_while_its_request_is_still_worked_on(
-    tmp_path: Path, known: list[bool]
-) -> None:
+def test_an_answer_makes_a_connection_known_while_its_request_is_still_worked_on(tmp_path, known: list[bool]) -> None:
     build_store(tmp_path)
     app, goes_on = create_app(Settings(store=tmp_path), load), threading.Event()
 

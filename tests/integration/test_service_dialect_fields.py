@@ -250,21 +250,18 @@ def test_prompt_names_are_those_of_the_sides(client: TestClient, ranker: LateRan
     np.testing.assert_allclose(answers["/similarity"], unit @ unit[0], atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("/v1/embeddings", {"input_type": "nonsense"}),
-        ("/v1/embeddings", {"task": "text-matching"}),
-        ("/v1/embeddings", {"task": "classification"}),
-        ("/v1/embeddings", {"embedding_type": "ubinary"}),
-        ("/v1/embeddings", {"input_type": "query", "task": "retrieval.passage"}),
-        ("/v2/embed", {"input_type": "classification"}),
-        ("/v2/embed", {"input_type": "clustering"}),
-        ("/v2/embed", {"truncate": "MIDDLE"}),
-        ("/v2/rerank", {"truncation_direction": "up"}),
-        ("/v2/rerank", {"max_tokens_per_doc": "4096"}),
-    ],
-)
+@pytest.mark.parametrize(("path", "fields"), [
+    ("/v1/embeddings", {"input_type": "nonsense"}),
+    ("/v1/embeddings", {"task": "text-matching"}),
+    ("/v1/embeddings", {"task": "classification"}),
+    ("/v1/embeddings", {"embedding_type": "ubinary"}),
+    ("/v1/embeddings", {"input_type": "query", "task": "retrieval.passage"}),
+    ("/v2/embed", {"input_type": "classification"}),
+    ("/v2/embed", {"input_type": "clustering"}),
+    ("/v2/embed", {"truncate": "MIDDLE"}),
+    ("/v2/rerank", {"truncation_direction": "up"}),
+    ("/v2/rerank", {"max_tokens_per_doc": "4096"}),
+])  # fmt: skip
 def test_values_that_nothing_here_stands_for_are_refused(client: TestClient, path: str, fields: dict[str, Any]) -> None:
     body = next(route.body for route in ROUTES if route.path == path)
     status, text = told(client, path, {**body, **fields})

@@ -104,9 +104,7 @@ def test_texts_that_are_too_long_are_cut_and_told(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(("letters", "is_beside"), [(100, False), (20_000, True)])
-def test_many_letters_are_checked_beside_the_event_loop(
-    tmp_path: Path, letters: int, is_beside: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_letters_are_checked_beside_the_event_loop(tmp_path, letters: int, is_beside: bool, monkeypatch) -> None:
     build_store(tmp_path / "store")
     checked_by: set[str] = set()
     monkeypatch.setattr(bodies, "INLINE_VALUES", 200)  # fewer letters than with the usual bound do

@@ -134,9 +134,7 @@ def test_a_redis_that_is_gone_in_the_middle_of_a_command(
     store.assert_next_build_works()
 
 
-def test_a_redis_that_is_full_keeps_nothing_of_a_command(
-    capsys: Capture, store: Watched, command: list[object]
-) -> None:
+def test_a_redis_that_is_full_keeps_nothing_of_a_command(capsys, store: Watched, command: list[object]) -> None:
     server = RedisProcess("--maxmemory", "1500kb", "--maxmemory-policy", "noeviction")
     try:
         message = call(capsys, *command, "--redis", server.url).failure()

@@ -138,18 +138,6 @@ def test_what_is_off_is_not_recorded_and_changes_nothing(start: Start, store: Pa
     assert not (store / "feedback").exists()
 
 
-def test_ids_are_recorded_without_texts(start: Start, store: Path) -> None:
-    server = start("ids")
-    given = ["secret one", {"text": "secret two", "id": "x2"}, {"id": "c3"}]
-    answer = server.rank(context="w1 secret", candidates=given).json()
-    assert told(server, event(answer["ranking_id"], 0, "chosen", text="secret one")).status_code == 200
-    [use] = recorded(store, 1, 1)
-    assert use.ranking.said is None
-    assert {(each.id, each.text) for each in use.ranking.shown} == {(None, None), ("x2", None), ("c3", None)}
-    assert (use.events[0].kind, use.events[0].text) == ("chosen", None)
-    assert not any(b"secret" in path.read_bytes() for path in (store / "feedback").iterdir())
-
-
 def test_candidates_that_are_sent_are_recorded_as_what_is_chosen_of_them(start: Start, store: Path) -> None:
     server = start()
     answer = server.rank(context="w1", candidates=["ask 123456", {"text": "w2", "id": "x"}], top_k=2).json()
@@ -301,16 +289,6 @@ def test_an_event_that_comes_again_counts_once_also_after_a_restart(start: Start
     assert [each.kind for each in use.events] == ["none_good", "resolved"]
 
 
-def test_servers_on_one_store_know_each_other_s_rankings(start: Start, store: Path) -> None:
-    one, other = start(), start("ids")
-    ranking = one.rank(context="w1", conversation="a").json()["ranking_id"]
-    assert told(other, event(ranking)).status_code == 200
-    other.rank(context="w1", conversation="a")
-    first, second = recorded(store, 2, 1)
-    assert first.ranking.conversation == second.ranking.conversation
-    assert (first.events or second.events)[0].ranking == ranking
-
-
 def test_each_pool_has_a_log_of_its_own(store: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(store, tmp_path / "other"))
     settings = Settings(store={"": store, "two": other}, feedback="ids")
@@ -368,31 +346,6 @@ def test_a_function_that_is_not_there_is_told_before_any_model_is_loaded(store: 
     assert not loaded
 
 
-def test_events_are_acknowledged_when_they_are_on_the_disk(start: Start, store: Path, monkeypatch) -> None:
-    """With a disk that does not take them, the caller is told so; with one that does again, all goes on."""
-    server = start()
-    ranking = server.rank(context="w1").json()["ranking_id"]
-    assert told(server, event(ranking)).status_code == 200
-    with monkeypatch.context() as failing:
-        failing.setattr("polyrank.service.feedback.files.os.fdatasync", _full)
-        assert slug(told(server, event(ranking, 1))) == (507, "disk-full")
-    with monkeypatch.context() as failing:
-        failing.setattr("polyrank.service.feedback.files.os.write", _full)
-        assert slug(told(server, event(ranking, 2))) == (507, "disk-full")
-        answer = server.rank(context="w2")
-        assert answer.status_code == 200
-        until(lambda: server.metric("feedback_rankings_total", outcome="dropped") == 1, 10)
-    assert told(server, event(ranking, 1), event(ranking, 2)).json()["accepted"] == 2
-    tally = LogTally()
-    found = {use.ranking.id: use for use in uses(store, tally)}
-    assert {each.id for each in found[ranking].events} == {"e0", "e1", "e2"}
-    assert (len(found), tally.damaged) == (1, 0)
-
-
-def _full(*_: object) -> int:
-    raise OSError(28, "No space left on device")
-
-
 class Sender(threading.Thread):
     """Ranks and sends events without a pause, until the server is gone; keeps those that were acknowledged.
 
@@ -427,9 +380,7 @@ class Sender(threading.Thread):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_was_acknowledged_survives_kills(
-    checkpoints: Path, tmp_path: Path, warm_python: WarmPython, workers: int
-) -> None:
+def test_what_was_acknowledged_survives_kills(checkpoints: Path, tmp_path: Path, warm_python, workers: int) -> None:
     """Each time all processes are killed amid events; what they leave is closed by the next ones."""
     build(polyrank.load(checkpoints / "poly"), pool(40), tmp_path)
     acknowledged = set[str]()

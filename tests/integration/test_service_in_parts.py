@@ -279,35 +279,6 @@ def test_updates_and_a_compaction_as_on_one_machine(updated: tuple[TestClient, T
     assert client.put("/index/candidates", json=more).json()["revision"] == 4
 
 
-def test_an_answer_that_was_kept_is_not_given_after_an_update(
-    updated: tuple[TestClient, TestClient, LocalShards],
-) -> None:
-    client, body = updated[0], {"context": "w1 w2", "top_k": 5}
-    assert [client.post("/rank", json=body).headers["x-cache"] for _ in range(2)] == ["miss", "hit"]
-    assert client.put("/index/candidates", json={"candidates": [{"id": "new", "text": "w1 w2"}]}).status_code == 200
-    response = client.post("/rank", json=body)
-    assert response.headers["x-cache"] == "miss"
-    assert "new" in {each["id"] for each in response.json()["results"]}
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_many_updates_are_compacted_without_being_asked(updated: tuple[TestClient, TestClient, LocalShards]) -> None:
-    client = updated[0]
-    before = client.get("/index").json()["active"]["id"]
-    rows = [{"id": f"new {n}", "text": f"w{n % 40} w1"} for n in range(60)]  # too few to count words anew
-    assert client.put("/index/candidates", json={"candidates": rows}).status_code == 200
-    deadline = time.monotonic() + 60
-    while (active := client.get("/index").json()["active"])["id"] == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert (active["count"], active["revision"], active["added"]) == (len(POOL) + 60, 1, 0)
-
-
 def test_a_rebuild_makes_as_many_parts_of_the_new_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "store"
     before = build(

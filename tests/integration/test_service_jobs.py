@@ -232,18 +232,15 @@ def test_a_bad_pool_fails_and_nothing_changes(api: Api) -> None:
     assert (api.served(), api.litter(), api.count("failed")) == (before, [], 1)
 
 
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"pool": "../store/CURRENT"}, "pool root"),
-        ({"pool": "/etc/passwd"}, "pool root"),
-        ({"pool": "missing.jsonl"}, "pool root"),
-        ({"pool": "a\0b"}, "pool root"),
-        ({"pool": "pool.txt"}, "unknown kind"),
-        ({"pool": "new.jsonl", "model": "../store"}, "model root"),
-        ({"pool": "new.jsonl", "model": "nothing"}, "model root"),
-    ],
-)
+@pytest.mark.parametrize(("body", "says"), [
+    ({"pool": "../store/CURRENT"}, "pool root"),
+    ({"pool": "/etc/passwd"}, "pool root"),
+    ({"pool": "missing.jsonl"}, "pool root"),
+    ({"pool": "a\0b"}, "pool root"),
+    ({"pool": "pool.txt"}, "unknown kind"),
+    ({"pool": "new.jsonl", "model": "../store"}, "model root"),
+    ({"pool": "new.jsonl", "model": "nothing"}, "model root"),
+])  # fmt: skip
 def test_paths_stay_below_their_roots(api: Api, body: dict[str, Any], says: str) -> None:
     response = api.start(**body)
     assert response.status_code == 422

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import EVIDENCE
-from redis_process import RedisProcess
 from service_fakes import (
     DIM,
     WordRanker,
@@ -183,9 +182,7 @@ def test_redis_and_replicas_give_the_same(tmp_path: Path, ranker: WordRanker, re
             here.close()
 
 
-def test_rows_that_redis_lost_or_that_are_damaged_come_from_elsewhere(
-    tmp_path: Path, ranker: WordRanker, redis_url: str
-) -> None:
+def test_rows_that_redis_lost_or_that_are_damaged_come_from_elsewhere(tmp_path, ranker: WordRanker, redis_url) -> None:
     generation = build_store(tmp_path, POOL, ranker=ranker, redis_url=redis_url)
     wanted = expected(open_serving(tmp_path))
     for has_file in (True, False):
@@ -202,9 +199,7 @@ def test_rows_that_redis_lost_or_that_are_damaged_come_from_elsewhere(
 
 
 @pytest.mark.parametrize("lost", ["all", "redis"])
-def test_a_replica_that_cannot_have_the_rows_answers_by_the_first_stage(
-    tmp_path: Path, redis_process: RedisProcess, lost: str
-) -> None:
+def test_a_replica_that_cannot_have_the_rows_answers_by_the_first_stage(tmp_path, redis_process, lost: str) -> None:
     generation = build_store(tmp_path, POOL, ranker=WordRanker(late=RAGGED), redis_url=redis_process.url)
     (tmp_path / "generations" / generation / LATE_FILE).unlink()
     wanted = expected(open_replica(tmp_path))

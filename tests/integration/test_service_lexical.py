@@ -1,6 +1,5 @@
 """A store that ranks by words alone, served: rankings, updates, filters, switches to a model with vectors and back."""
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +19,6 @@ from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.config import LexicalConfig
-from polyrank.model.errors import InvalidInput
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.registry import names_in_words
@@ -172,26 +170,17 @@ def test_rerank_routes_rank_by_words(server: Served) -> None:
     assert [each["index"] for each in answer.json()["results"]] == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/embeddings", {"input": "a", "model": "lexical"}),
-        ("/embed", {"inputs": "a"}),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
-        ("/tokenize", {"inputs": "a"}),
-    ],
-)
+@pytest.mark.parametrize(("path", "body"), [
+    ("/v1/embeddings", {"input": "a", "model": "lexical"}),
+    ("/embed", {"inputs": "a"}),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
+    ("/tokenize", {"inputs": "a"}),
+])  # fmt: skip
 def test_embedding_routes_say_what_to_do(server: Served, path: str, body: dict[str, Any]) -> None:
     answer = server.client.post(path, json=body)
     assert answer.status_code == 422
     why = f"it has no vectors and no tokens; activate a generation of a {names_in_words(retrieves=True)}"
     assert f"lexical is a lexical model, which ranks by words alone: {why}" in answer.text
-
-
-@pytest.mark.parametrize("index", ["hnsw", "ivf", "flat", "HNSW8"])
-def test_there_is_nothing_to_index(tmp_path: Path, index: str) -> None:
-    with pytest.raises(InvalidInput, match=f"--index {index}: lexical has no vectors to index"):
-        build(LEXICAL, POOL, tmp_path, BuildOptions(index=index))
 
 
 def test_admission_estimates_what_batches_count() -> None:
@@ -221,22 +210,6 @@ def test_the_command_evaluates_and_ranks(capsys: pytest.CaptureFixture[str], tmp
     assert (built["index"], built["count"], built["truncated"]) == ("exact", len(POOL), 0)
     found = call(capsys, "rank", "--store", tmp_path / "store", *CONTEXT, "--json").result
     assert answered(found) == expected(POOL)
-
-
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        ("build --model lexical --pool POOL --store STORE --index hnsw", "leave --index out"),
-        ("evaluate --model lexical --data POOL --pool POOL --reranker lexical", "give a cross- or uni-encoder"),
-    ],
-)
-def test_commands_that_need_a_network_say_so(capsys, tmp_path: Path, command: str, says: str) -> None:
-    pool = write_rows(tmp_path / "pool.jsonl", [{"text": each.text} for each in POOL])
-    paths = {"POOL": pool, "STORE": tmp_path / "store"}
-    outcome = call(capsys, *(paths.get(word, word) for word in command.split()))
-    assert (outcome.status, outcome.out) == (2, "")
-    assert re.fullmatch(rf"polyrank: .*{says}.*\n", outcome.err)
-    assert not (tmp_path / "store").exists()
 
 
 def test_auto_scans_however_large_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,7 @@ import asyncio
 import gc
 import json
 import logging
-import os
 import shutil
-import signal
 import socket
 import tempfile
 import weakref
@@ -19,7 +17,7 @@ import pytest
 from command_line import call
 from redis_process import RedisProcess
 from served import Served, serve
-from server_process import Load, ServerProcess
+from server_process import Load
 from service_fakes import WordRanker, build_store, load, pool
 from waiting import until
 
@@ -359,21 +357,6 @@ def test_a_pool_that_cannot_be_served_leaves_the_others_alone(
     assert len(ids(server, "/pools/shop")) == 20
 
 
-def test_a_pool_whose_directory_is_none_any_more_leaves_the_others_alone(
-    start: Callable[..., Served], stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
-    stores["shop"].rename(kept := stores["shop"].with_name("kept"))
-    stores["shop"].write_bytes(b"")
-    server = start()
-    assert len(ids(server, "/pools/support")) == 50
-    assert server.client.get("/pools/shop/readyz").status_code == 503
-    stores["shop"].unlink()
-    kept.rename(stores["shop"])
-    until(lambda: server.client.get("/readyz").status_code == 200)
-    assert len(ids(server, "/pools/shop")) == 40
-
-
 @pytest.mark.parametrize("ways", [pytest.param("calls", marks=pytest.mark.quick), "another process"])
 def test_a_switch_of_one_under_load_fails_no_request_of_any(
     start: Callable[..., Served], stores: dict[str, Path], ways: str, monkeypatch: pytest.MonkeyPatch
@@ -445,31 +428,6 @@ def real_stores(checkpoints: Path, tmp_path: Path) -> dict[str, Path]:
     for name in NAMES:
         build(ranker, pool(40, f"{name}-"), tmp_path / name)
     return {name: tmp_path / name for name in NAMES}
-
-
-def test_a_killed_worker_costs_no_new_connection_and_the_log_names_the_pools(real_stores: dict[str, Path]) -> None:
-    server = ServerProcess(store=real_stores, workers=2)
-    port = server.ready()
-    parent = server.process.pid
-    workers = [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
-    with (
-        Load(port, clients=2, base="/pools/support", fresh=True) as support,
-        Load(port, clients=2, base="/pools/shop", fresh=True) as shop,
-    ):
-        support.wait_for(20)
-        os.kill(workers[0], signal.SIGKILL)
-        support.wait_for(200)
-        shop.wait_for(100)
-    for each in (support, shop):
-        assert set(each.answered) == {200}
-        assert all("Reset" in lost or "RemoteDisconnected" in lost for lost in each.lost), "of the killed one alone"
-    server.process.terminate()
-    _, log = server.end()
-    assert server.process.returncode == 0, log
-    assert "Traceback" not in log
-    for name in NAMES:
-        assert f"serving pool={name} generation=" in log
-        assert f"request pool={name} " in log
 
 
 def test_pools_of_one_model_in_two_types_keep_texts_apart(

@@ -48,24 +48,6 @@ def scores(answer: dict) -> list[tuple[str, float]]:
     return [(result["id"], result["scores"]["vector"]) for result in answer["results"]]
 
 
-def test_texts_ids_and_retrieval_agree(client: TestClient) -> None:
-    retrieved = rank(client, top_k=COUNT, retrieve_k=COUNT)
-    candidates = pool(COUNT)
-    by_id = rank(client, top_k=COUNT, candidates=[{"id": each.id} for each in candidates])
-    by_text = rank(client, top_k=COUNT, candidates=[{"id": each.id, "text": each.text} for each in candidates])
-    mixed = rank(
-        client,
-        top_k=COUNT,
-        candidates=[each.text for each in candidates[:25]] + [{"id": each.id} for each in candidates[25:]],
-    )
-    expected = dict(scores(retrieved))
-    assert len(expected) == COUNT
-    assert dict(scores(by_id)) == pytest.approx(expected, abs=1e-4)
-    assert dict(scores(by_text)) == pytest.approx(expected, abs=1e-4)
-    named = {candidates[result["index"]].id: result["score"] for result in mixed["results"]}
-    assert named == pytest.approx(expected, abs=1e-4)
-
-
 def test_a_retrieved_answer_has_no_index_and_carries_metadata(client: TestClient) -> None:
     answer = rank(client, top_k=3, filter={"lang": ["en", "de"]}, exclude_ids=["c0"])
     assert [result["rank"] for result in answer["results"]] == [1, 2, 3]
@@ -87,14 +69,11 @@ def test_filters_of_filters_over_http(client: TestClient) -> None:
     assert "$or[0].lang.like: is not one of gt, gte, lt, lte, exists" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("filter_", "note"),
-    [
-        ({"lng": "en"}, "filter: no candidate has the field lng; did you mean lang?"),
-        ({"n": {"gte": "3"}}, "filter: n holds numbers, and the bounds are strings"),
-        ({"lang": "en", "n": 99}, "filter: n has none of the values asked for"),
-    ],
-)
+@pytest.mark.parametrize(("filter_", "note"), [
+    ({"lng": "en"}, "filter: no candidate has the field lng; did you mean lang?"),
+    ({"n": {"gte": "3"}}, "filter: n holds numbers, and the bounds are strings"),
+    ({"lang": "en", "n": 99}, "filter: n has none of the values asked for"),
+])  # fmt: skip
 @pytest.mark.parametrize("fields", [{}, {"exact": True}, {"group_by": "n"}, {"score_threshold": 1.0, "rerank": True}])
 def test_an_answer_with_nothing_in_it_says_why(
     client: TestClient, filter_: dict, note: str, fields: dict[str, object]
@@ -113,13 +92,6 @@ def test_nothing_is_noted_where_the_filter_lets_something_through(client: TestCl
     assert rank(client, filter={"lang": "en"}, score_threshold=1e9)["results"] == []
 
 
-def test_exact_equals_scoring_the_whole_pool(client: TestClient) -> None:
-    whole = rank(client, top_k=7, candidates=[{"id": each.id} for each in pool(COUNT)])
-    answer = rank(client, top_k=7, retrieve_k=7, exact=True)
-    assert answer["exact"]
-    assert dict(scores(answer)) == pytest.approx(dict(scores(whole)), abs=1e-4)
-
-
 def test_the_second_look(client: TestClient) -> None:
     answer = rank(client, top_k=8, rerank={"top_n": 4})
     cross = [result["scores"].get("cross") for result in answer["results"]]
@@ -128,11 +100,6 @@ def test_the_second_look(client: TestClient) -> None:
     for result in answer["results"]:
         assert result["score"] == result["scores"].get("cross", result["scores"]["vector"])
     assert answer["timings_ms"]["rerank"] > 0
-
-
-def test_equal_requests_get_equal_answers(client: TestClient) -> None:
-    one, other = (rank(client, top_k=10, rerank=True)["results"] for _ in range(2))
-    assert one == other
 
 
 def test_what_did_not_fit_is_told(client: TestClient) -> None:

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from redis_process import RedisProcess
+from redis_process import RedisProcess, vector_keys
 from served import Served, serve
 from service_fakes import build_store, load, pool
 
@@ -52,9 +52,7 @@ def scores(server: Served) -> list[list[tuple[str, float]]]:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("index", ["exact", "flat"])
-def test_redis_and_the_matrix_score_identically(
-    start: Start, tmp_path: Path, parts: int, redis_url: str, index: str
-) -> None:
+def test_redis_and_the_matrix_score_identically(start: Start, tmp_path, parts: int, redis_url, index: str) -> None:
     build_store(tmp_path, pool(60), index=index, redis_url=redis_url, parts=parts)
     with_redis = start(redis_url)
     assert scores(with_redis) == scores(start(None))
@@ -64,9 +62,7 @@ def test_redis_and_the_matrix_score_identically(
     assert all(degraded == [] for _, degraded in answers(with_redis))
 
 
-def test_lost_and_damaged_values_are_replaced_and_counted(
-    start: Start, tmp_path: Path, parts: int, redis_tcp_url: str
-) -> None:
+def test_lost_and_damaged_values_are_replaced_and_counted(start: Start, tmp_path, parts: int, redis_tcp_url) -> None:
     generation = build_store(tmp_path, pool(60), index="flat", redis_url=redis_tcp_url, parts=parts)
     import redis
 
@@ -91,20 +87,7 @@ def test_lost_and_damaged_values_are_replaced_and_counted(
     assert with_redis.metric("cache_requests_total", tier="matrix", result="hit") == 5
 
 
-def test_a_flushed_redis_costs_nothing_but_misses(start: Start, tmp_path: Path, parts: int, redis_tcp_url: str) -> None:
-    import redis
-
-    build_store(tmp_path, pool(60), redis_url=redis_tcp_url, parts=parts)
-    with redis.Redis.from_url(redis_tcp_url) as client:
-        client.flushall()
-    with_redis = start(redis_tcp_url)
-    assert with_redis.metric("cache_requests_total", tier="redis", result="miss") == 60
-    assert scores(with_redis) == scores(start(None))
-
-
-def test_a_redis_that_is_down_at_the_start(
-    start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess, caplog
-) -> None:
+def test_a_redis_that_is_down_at_the_start(start: Start, tmp_path: Path, parts: int, redis_process, caplog) -> None:
     build_store(tmp_path, pool(60), redis_url=redis_process.url, parts=parts)
     redis_process.kill()
     with_redis = start(redis_process.url)
@@ -112,11 +95,12 @@ def test_a_redis_that_is_down_at_the_start(
     assert scores(with_redis) == scores(start(None))
 
 
-def test_a_scanning_replica_goes_on_scanning(
-    start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess
-) -> None:
+def test_a_scanning_replica_goes_on_scanning(start: Start, tmp_path: Path, parts: int, redis_process) -> None:
     build_store(tmp_path, pool(60), redis_url=redis_process.url, parts=parts)
+    with redis_process.client() as client:
+        client.delete(*vector_keys(client)[::2])
     with_redis = start(redis_process.url)
+    assert scores(with_redis) == scores(start(None)), "what is lost comes from the matrix"
     redis_process.kill()
     body = with_redis.rank(context="w1").json()
     assert body["results"] == start(None).rank(context="w1").json()["results"]
@@ -146,8 +130,8 @@ def test_a_replica_without_the_matrix_scores_identically(
     assert answers(replica) == [(each, ["cache_unavailable"]) for each in expected]
 
 
-@pytest.mark.parametrize("fault", ["flushed", "killed"])
-def test_a_replica_that_redis_gives_nothing_encodes_its_candidates(
+@pytest.mark.parametrize("fault", ["half is lost", "flushed", "killed"])
+def test_a_replica_encodes_what_redis_does_not_give(
     start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess, fault: str
 ) -> None:
     build_store(tmp_path, pool(60), redis_url=redis_process.url, parts=parts)
@@ -155,7 +139,8 @@ def test_a_replica_that_redis_gives_nothing_encodes_its_candidates(
         redis_process.kill()
     else:
         with redis_process.client() as client:
-            client.flushall()
+            lost = vector_keys(client)[:: 1 if fault == "flushed" else 2]
+            client.delete(*lost)
     replica, expected = both_starts(start, tmp_path, redis_process.url)
     assert scores(replica) == expected
 

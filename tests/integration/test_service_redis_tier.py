@@ -128,9 +128,7 @@ def test_readers_do_not_wait_for_each_other(filled: Fixture, monkeypatch: pytest
 
 @pytest.mark.usefixtures("usual_patience_with_redis")
 @pytest.mark.parametrize("fault", ["SIGSTOP", "SIGKILL"])
-def test_a_server_that_fails_is_left_alone_and_asked_again(
-    filled: Fixture, redis_process: RedisProcess, fault: str
-) -> None:
+def test_a_server_that_fails_is_left_alone_and_asked_again(filled: Fixture, redis_process, fault: str) -> None:
     redis_process.kill() if fault == "SIGKILL" else redis_process.signal(signal.SIGSTOP)
     assert max(filled.seconds() for _ in range(FAILURES_IN_A_ROW)) < IN_TIME
     assert filled.states == [State.OPEN]

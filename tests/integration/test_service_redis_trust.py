@@ -150,9 +150,7 @@ def test_rows_of_a_second_stage_that_the_model_does_not_make_are_not_used(
     assert counted(server, "redis")["corrupt"] >= len(IDS)
 
 
-def test_servers_and_builders_of_one_secret_share_what_they_wrote(
-    start: Start, tmp_path: Path, redis_process: RedisProcess
-) -> None:
+def test_servers_and_builders_of_one_secret_share_what_they_wrote(start: Start, tmp_path: Path, redis_process) -> None:
     url = with_secret(redis_process.url)
     build_store(tmp_path, pool(20), index="flat", redis_url=url)
     expected = ask(start(), [*TEXTS, *ids()])
@@ -240,9 +238,7 @@ NO_ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", NO_ANSWERS)
-def test_a_kept_answer_that_is_none_is_a_miss(
-    start: Start, tmp_path: Path, redis_process: RedisProcess, kind: str
-) -> None:
+def test_a_kept_answer_that_is_none_is_a_miss(start: Start, tmp_path: Path, redis_process, kind: str) -> None:
     build_store(tmp_path, pool(20))
     server = start(redis_url=redis_process.url, result_cache_ttl_s=60)
     expected = ask(server)
@@ -274,9 +270,7 @@ def test_with_a_secret_not_even_an_answer_of_the_right_form_can_be_forged(
     assert counted(server, "result") == {"miss": 1, "corrupt": 1}
 
 
-def test_a_switch_that_keeps_the_model_asks_it_nothing_more(
-    start: Start, tmp_path: Path, redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_switch_that_keeps_the_model_asks_it_nothing_more(start: Start, tmp_path, redis_process, monkeypatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(serving, "largest_of", lambda encode, rows: asked.append(rows) or largest_of(encode, rows))
     build_store(tmp_path, pool(20))

@@ -37,18 +37,15 @@ def test_a_refused_request_is_logged_with_its_problem_and_fields(server: Served,
     assert "private" not in str(fields)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "sent", "problem"),
-    [
-        ("POST", "/rank", {"content": b"{"}, "malformed-body"),
-        ("GET", "/nowhere", {}, "not-found"),
-        ("GET", "/rank", {}, "method-not-allowed"),
-        ("GET", "/index/candidates?limit=x", {}, "invalid-input"),
-        ("POST", "/rerank", {"json": {"query": "a"}}, "dialect-unknown"),
-        ("POST", "/v1/embeddings", {"json": {"model": "m"}}, "invalid-input"),
-        ("POST", "/rank", {"json": {}, "headers": {"Origin": "https://evil.example"}}, "origin-not-allowed"),
-    ],
-)
+@pytest.mark.parametrize(("method", "path", "sent", "problem"), [
+    ("POST", "/rank", {"content": b"{"}, "malformed-body"),
+    ("GET", "/nowhere", {}, "not-found"),
+    ("GET", "/rank", {}, "method-not-allowed"),
+    ("GET", "/index/candidates?limit=x", {}, "invalid-input"),
+    ("POST", "/rerank", {"json": {"query": "a"}}, "dialect-unknown"),
+    ("POST", "/v1/embeddings", {"json": {"model": "m"}}, "invalid-input"),
+    ("POST", "/rank", {"json": {}, "headers": {"Origin": "https://evil.example"}}, "origin-not-allowed"),
+])  # fmt: skip
 def test_every_kind_of_refusal_names_its_problem(
     server: Served, logged: pytest.LogCaptureFixture, method: str, path: str, sent: dict[str, Any], problem: str
 ) -> None:

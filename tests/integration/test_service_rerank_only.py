@@ -35,15 +35,12 @@ def test_it_reranks_for_every_client(server: Served) -> None:
     assert [each["index"] for each in tei] == [1, 2, 0]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "said"),
-    [
-        ("POST", "/rank", {"context": "w1"}, 503, "this server has no store; start it with --store"),
-        ("POST", "/v1/embeddings", {"input": "w1"}, 503, "this server has no store"),
-        ("PUT", "/index/candidates", [{"id": "a", "text": "w1"}], 503, "this server has no store"),
-        ("POST", "/index", {"candidates": [{"text": "w1"}], "model": "lexical"}, 503, "start it with --store"),
-    ],
-)
+@pytest.mark.parametrize(("method", "path", "body", "status", "said"), [
+    ("POST", "/rank", {"context": "w1"}, 503, "this server has no store; start it with --store"),
+    ("POST", "/v1/embeddings", {"input": "w1"}, 503, "this server has no store"),
+    ("PUT", "/index/candidates", [{"id": "a", "text": "w1"}], 503, "this server has no store"),
+    ("POST", "/index", {"candidates": [{"text": "w1"}], "model": "lexical"}, 503, "start it with --store"),
+])  # fmt: skip
 def test_what_needs_a_pool_is_refused_with_a_reason(
     server: Served, method: str, path: str, body: Any, status: int, said: str
 ) -> None:

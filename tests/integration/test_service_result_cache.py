@@ -133,9 +133,7 @@ def test_an_update_and_a_switch_are_other_answers(start: Start, tmp_path: Path) 
         assert (cache, answer["generation"]) == (expected, generation)
 
 
-def test_a_store_from_a_backup_does_not_get_the_answers_of_what_was_lost(
-    start: Start, tmp_path: Path, redis_process: RedisProcess
-) -> None:
+def test_a_store_from_a_backup_does_not_get_the_answers_of_what_was_lost(start: Start, tmp_path, redis_process) -> None:
     def put(server: Served, text: str) -> dict[str, Any]:
         update = server.client.put("/index/candidates", json=[{"id": "new", "text": text}])
         assert update.json()["revision"] == 2
@@ -268,9 +266,7 @@ def repaired(client: Any, key: bytes, value: bytes) -> None:
 
 @pytest.mark.usefixtures("usual_patience_with_redis")
 @pytest.mark.parametrize("fault", ["SIGSTOP", "SIGKILL"])
-def test_a_redis_that_fails_costs_little_and_nothing_else(
-    start: Start, redis_process: RedisProcess, fault: str
-) -> None:
+def test_a_redis_that_fails_costs_little_and_nothing_else(start: Start, redis_process, fault: str) -> None:
     server = start(redis_url=redis_process.url, result_cache_mb=0)
     _, first = ask(server)
     redis_process.kill() if fault == "SIGKILL" else redis_process.signal(signal.SIGSTOP)

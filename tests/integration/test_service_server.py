@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,15 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import TestClient
 from server_process import HEADERS, Load, ServerProcess, get
 
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import locked
-from polyrank.model.errors import InvalidInput
-from polyrank.service.app import create_app
 from polyrank.service.auth import keys
-from polyrank.service.settings import Settings
 
 Start = Callable[..., ServerProcess]
 
@@ -98,30 +93,6 @@ def test_ctrl_c_is_no_failure_and_logs_may_be_json(start: Start, store: Path) ->
     lines = [json.loads(line) for line in log.splitlines()]
     [request] = [line for line in lines if line["message"] == "request"]
     assert (request["request_id"], request["route"], request["status"]) == ("r2", "/rank", 200)
-
-
-def test_a_port_in_use_is_one_line(start: Start, store: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        server = start(store=store, port=taken.getsockname()[1], log_level="error")
-        out, log = server.end()
-    assert (server.process.returncode, out) == (1, "")
-    [line] = log.splitlines()
-    assert "cannot listen on 127.0.0.1:" in line
-    assert "in use" in line
-
-
-def test_a_reranker_that_is_none_is_one_line(start: Start, store: Path) -> None:
-    server = start(store=store, reranker=store / "nothing", log_level="error")
-    _, log = server.end()
-    assert server.process.returncode == 1
-    [line] = log.splitlines()
-    assert "nothing" in line
-
-
-def test_a_reranker_that_is_no_cross_encoder_is_refused(store: Path, checkpoints: Path) -> None:
-    app = create_app(Settings(store=store, reranker=str(checkpoints / "poly")))
-    with pytest.raises(InvalidInput, match="poly is a poly-encoder; give a cross- or uni-encoder"), TestClient(app):
-        pass
 
 
 @pytest.mark.quick

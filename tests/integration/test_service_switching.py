@@ -77,17 +77,6 @@ def test_no_request_fails_and_no_answer_is_of_two_generations(tmp_path: Path, wa
     assert live.current is None, "let go of at the end"
 
 
-@pytest.mark.quick
-def test_rollback_by_call(tmp_path: Path) -> None:
-    one, other = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
-    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
-        assert client.get("/index").json()["active"]["id"] == other
-        body = client.post("/index/rollback").json()
-        assert (body["active"]["id"], [each["id"] for each in body["others"]]) == (one, [other])
-        assert client.post("/rank", json={"context": "w1"}).json()["generation"] == one
-        assert GenerationStore(tmp_path).current() == one
-
-
 def test_the_watch_follows_another_process(tmp_path: Path) -> None:
     one, other = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
     with serve(create_app(Settings(store=tmp_path), load)) as server:

@@ -1,6 +1,5 @@
 """A generation on trial answers beside the live one, which stays as it is, until it ends or becomes the live one."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import machine
 from polyrank.service.api.generations import IndexOut
 from polyrank.service.app import create_app
-from polyrank.service.observe.metrics import KEPT_SECONDS
 from polyrank.service.settings import Settings
 
 SAID = "w1 w2 w3"
@@ -86,13 +84,6 @@ def test_it_ends_and_its_answers_with_it(stage: Stage) -> None:
     assert stage.ask("/index/trial/end")["trial"] is None, "nothing happens where there is none"
     stage.ask("/rank", status=409, context=SAID, generation="trial")
     assert stage.ranked()[0] == stage.live
-
-
-def test_what_becomes_live_is_no_trial_any_more_also_after_a_rollback(stage: Stage) -> None:
-    stage.ask("/index/trial", generation=stage.other)
-    switched = stage.ask("/index/activate", generation=stage.other)
-    assert (switched["active"]["id"], switched["trial"]) == (stage.other, None)
-    assert stage.ask("/index/rollback")["trial"] is None
 
 
 def test_what_becomes_live_brings_its_model_along(tmp_path: Path) -> None:
@@ -185,22 +176,6 @@ def test_a_trial_that_finds_too_little_memory_at_the_start_is_tried_again(stage:
             patched.undo()
             until(lambda: client.get("/index").json()["trial"] is not None, 30)
             assert client.get("/index").json()["refused"] == []
-
-
-def test_metrics_name_it_while_there_is_one(stage: Stage) -> None:
-    def named() -> list[str]:
-        lines = stage.client.get("/metrics").text.splitlines()
-        return [line for line in lines if line.startswith("polyrank_trial_info{")]
-
-    assert named() == []
-    stage.ask("/index/trial", generation=stage.other)
-    time.sleep(KEPT_SECONDS)
-    [line] = named()
-    assert f'generation="{stage.other}"' in line
-    assert line.endswith(" 1.0")
-    stage.ask("/index/trial/end")
-    time.sleep(KEPT_SECONDS)
-    assert named() == []
 
 
 def test_no_collection_removes_it(stage: Stage) -> None:

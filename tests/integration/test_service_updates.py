@@ -139,30 +139,22 @@ def test_counts_are_those_of_what_is_served(server: Served) -> None:
     assert "polyrank_index_revision 2.0" in text
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "slug", "what"),
-    [
-        ([], 422, "invalid-input", "must not be empty"),
-        (
-            [{"id": "a", "text": "x"}, {"id": "b", "text": "x"}, {"id": "a", "text": "y"}],
-            422,
-            "invalid-input",
-            "2 times",
-        ),
-        ([{"text": "same"}, {"text": "same"}], 422, "invalid-input", "2 times"),
-        ([{"id": "a", "text": " "}], 422, "invalid-input", "empty"),
-        ([{"id": "a"}], 422, "invalid-input", "text"),
-        ([{"id": "", "text": "x"}], 422, "invalid-input", "id"),
-        ([{"id": "a", "text": "x", "metadata": {"$x": 1}}], 422, "invalid-input", "'$'"),
-        ([{"id": "a", "text": "x", "metadata": {"n": 2**63}}], 422, "invalid-input", "64 bits"),
-        ([{"id": "a", "text": "x", "vector": [1]}], 422, "invalid-input", "vector"),
-        ({"id": "a", "text": "x"}, 422, "invalid-input", "candidates: is required"),
-        ({"candidates": [{"id": "a"}]}, 422, "invalid-input", "candidates.0.text: is required"),
-        ([{"id": "a", "text": "x" * 101}], 422, "invalid-input", "100"),
-        ([{"id": str(n), "text": "x"} for n in range(51)], 413, "too-many-candidates", "50"),
-        (b"[{", 400, "malformed-body", ""),
-    ],
-)
+@pytest.mark.parametrize(("body", "status", "slug", "what"), [
+    ([], 422, "invalid-input", "must not be empty"),
+    ([{"id": "a", "text": "x"}, {"id": "b", "text": "x"}, {"id": "a", "text": "y"}], 422, "invalid-input", "2 times"),
+    ([{"text": "same"}, {"text": "same"}], 422, "invalid-input", "2 times"),
+    ([{"id": "a", "text": " "}], 422, "invalid-input", "empty"),
+    ([{"id": "a"}], 422, "invalid-input", "text"),
+    ([{"id": "", "text": "x"}], 422, "invalid-input", "id"),
+    ([{"id": "a", "text": "x", "metadata": {"$x": 1}}], 422, "invalid-input", "'$'"),
+    ([{"id": "a", "text": "x", "metadata": {"n": 2**63}}], 422, "invalid-input", "64 bits"),
+    ([{"id": "a", "text": "x", "vector": [1]}], 422, "invalid-input", "vector"),
+    ({"id": "a", "text": "x"}, 422, "invalid-input", "candidates: is required"),
+    ({"candidates": [{"id": "a"}]}, 422, "invalid-input", "candidates.0.text: is required"),
+    ([{"id": "a", "text": "x" * 101}], 422, "invalid-input", "100"),
+    ([{"id": str(n), "text": "x"} for n in range(51)], 413, "too-many-candidates", "50"),
+    (b"[{", 400, "malformed-body", ""),
+])  # fmt: skip
 def test_bad_upserts_change_nothing(server: Served, root: Path, body: Any, status: int, slug: str, what: str) -> None:
     before = logs(root)
     content = body if isinstance(body, bytes) else orjson.dumps(body)

@@ -198,9 +198,7 @@ class Hammer:
                 pass
 
 
-def test_the_rate_of_a_key_holds_for_all_workers_and_those_in_their_place(
-    start: Start, pair: Pair, tmp_path: Path
-) -> None:
+def test_the_rate_of_a_key_holds_for_all_workers_and_those_in_their_place(start: Start, pair: Pair, tmp_path) -> None:
     rate, burst, rows = 20.0, 30, [{"name": name, "sha256": hashed(name.encode())} for name in ("shop", "other")]
     limits = {"scopes": ["rank"], "rate_per_s": rate, "burst": burst}
     (tmp_path / "keys.json").write_text(json.dumps({"keys": [{**row, **limits} for row in rows]}))

@@ -100,9 +100,7 @@ with polyrank.Client(sys.argv[1]) as client:
 """
 
 
-def test_the_client_alone_ranks(
-    wheel: Path, checkpoints: Path, start: Callable[..., ServerProcess], tmp_path: Path
-) -> None:
+def test_the_client_alone_ranks(wheel: Path, checkpoints: Path, start: Callable[..., ServerProcess], tmp_path) -> None:
     build(polyrank.load(checkpoints / "poly"), pool(20), tmp_path / "store")
     url = f"http://127.0.0.1:{start(store=tmp_path / 'store').ready()}"
     with polyrank.Client(url) as client:

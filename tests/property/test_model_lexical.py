@@ -1,7 +1,6 @@
 """The lexical score: tables in parts and whole, scores, and searches with them."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -203,9 +202,7 @@ def test_weights_of_zero_change_no_bit(rankers: dict[str, LateRanker]) -> None:
         np.testing.assert_array_equal(one.scores.view(np.uint32), other.scores.view(np.uint32))
 
 
-def test_evidence_is_part_of_the_fingerprint_where_there_is_some(
-    rankers: dict[str, LateRanker], tmp_path: Path
-) -> None:
+def test_evidence_is_part_of_the_fingerprint_where_there_is_some(rankers: dict[str, LateRanker], tmp_path) -> None:
     assert len({ranker.fingerprint for ranker in rankers.values()}) == 3
     rankers["with"].save(tmp_path / "copy")
     copy = polyrank.load(tmp_path / "copy")

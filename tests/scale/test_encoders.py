@@ -197,9 +197,7 @@ def test_a_killed_encoders_chunk_is_encoded_again(
     assert_equal(tmp_path, local)
 
 
-def test_a_killed_builder_is_continued(
-    cluster: Cluster, model: Path, pool: Path, local: Manifest, tmp_path: Path
-) -> None:
+def test_a_killed_builder_is_continued(cluster: Cluster, model: Path, pool: Path, local: Manifest, tmp_path) -> None:
     with Builder(cluster, tmp_path, pool, model, encoders=1) as first:
         for _ in range(5):
             first.next()

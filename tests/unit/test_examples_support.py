@@ -34,7 +34,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value == value.strip() != ""
 
 
-def test_pool_rows_have_the_documented_form(pool: list[dict[str, Any]]) -> None:
+def test_the_pool_has_the_documented_form_and_covers_many_topics_evenly(pool: list[dict[str, Any]]) -> None:
     for row in pool:
         assert set(row) == {"id", "text", "metadata"}
         assert _is_text(row["id"])
@@ -42,49 +42,29 @@ def test_pool_rows_have_the_documented_form(pool: list[dict[str, Any]]) -> None:
         assert set(row["metadata"]) == {"topic", "language", "kind"}
         assert row["metadata"]["language"] == "en"
         assert (row["metadata"]["kind"] == "question") == row["text"].endswith("?")
-
-
-def test_pool_has_no_id_or_text_twice(pool: list[dict[str, Any]]) -> None:
-    assert len({row["id"] for row in pool}) == len(pool)
-    assert len({row["text"].casefold() for row in pool}) == len(pool)
-
-
-def test_pool_covers_many_topics_evenly(pool: list[dict[str, Any]]) -> None:
+    assert len({row["id"] for row in pool}) == len({row["text"].casefold() for row in pool}) == len(pool)
     topics = Counter(row["metadata"]["topic"] for row in pool)
     assert len(topics) >= 25
     assert min(topics.values()) >= 10
 
 
-def test_conversations_have_the_documented_form(conversations: list[dict[str, Any]]) -> None:
-    required = {"id", "context", "response", "candidates", "label"}
+def test_conversations_have_the_documented_form(
+    pool: list[dict[str, Any]], conversations: list[dict[str, Any]]
+) -> None:
+    required, texts = {"id", "context", "response", "candidates", "label"}, {row["text"] for row in pool}
     for row in conversations:
         assert required <= set(row) <= required | {"persona"}
         assert 1 <= len(row["context"]) <= 7
-        assert all(map(_is_text, row["context"]))
-        assert all(map(_is_text, row.get("persona", ["-"])))
-
-
-def test_no_conversation_twice(conversations: list[dict[str, Any]]) -> None:
-    assert len(conversations) == 200
-    assert len({row["id"] for row in conversations}) == 200
-    assert len({tuple(row["context"]) for row in conversations}) == 200
-
-
-def test_each_has_twenty_candidates_of_the_pool_with_the_response_once(
-    pool: list[dict[str, Any]], conversations: list[dict[str, Any]]
-) -> None:
-    texts = {row["text"] for row in pool}
-    for row in conversations:
+        assert all(map(_is_text, [*row["context"], *row.get("persona", [])]))
         assert len(row["candidates"]) == len(set(row["candidates"])) == 20
         assert set(row["candidates"]) <= texts
         assert type(row["label"]) is int
         assert row["candidates"].index(row["response"]) == row["label"]
-
-
-def test_the_response_has_no_favourite_place(conversations: list[dict[str, Any]]) -> None:
+    assert len(conversations) == len({row["id"] for row in conversations}) == 200
+    assert len({tuple(row["context"]) for row in conversations}) == 200
     places = Counter(row["label"] for row in conversations)
-    assert len(places) == 20
-    assert max(places.values()) <= 20
+    assert len(places) == 20, "no place is left out"
+    assert max(places.values()) <= 20, "and none is the favourite"
 
 
 def test_the_readme_counts_are_right(pool: list[dict[str, Any]], conversations: list[dict[str, Any]]) -> None:

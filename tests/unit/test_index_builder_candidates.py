@@ -58,15 +58,12 @@ def test_a_file_that_was_not_finished_is_no_table(tmp_path: Path) -> None:
         CandidateTable(tmp_path / "t")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "reason"),
-    [
-        ([0, 1000, 3000], [0, 1000, 2**30], "out of bounds"),
-        ([0, 1000, 3000], [0, 2**30, 3000], "offset"),
-        ([0, 1000, 3000], [0, -5, 3000], "offset"),
-        (list(b"xxxx"), list(b"\xff\xfe\xff\xff"), "UTF8"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "reason"), [
+    ([0, 1000, 3000], [0, 1000, 2**30], "out of bounds"),
+    ([0, 1000, 3000], [0, 2**30, 3000], "offset"),
+    ([0, 1000, 3000], [0, -5, 3000], "offset"),
+    (list(b"xxxx"), list(b"\xff\xfe\xff\xff"), "UTF8"),
+])  # fmt: skip
 def test_values_that_do_not_lie_in_the_file_are_found(
     tmp_path: Path, before: list[int], after: list[int], reason: str
 ) -> None:

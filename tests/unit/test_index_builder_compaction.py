@@ -9,7 +9,7 @@ from polyrank.index_builder.building import compaction, pipeline
 from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
-from polyrank.index_builder.errors import CompactionOvertaken, GenerationNotFound, NothingToCompact
+from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
 from polyrank.index_builder.index import choice as index_choice
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
@@ -54,19 +54,6 @@ def test_the_updates_become_rows_in_their_order(store: GenerationStore) -> None:
     ).read_bytes()
     assert opened.manifest.model.name == ENCODER.name
     opened.close()
-
-
-def test_a_rollback_reaches_what_it_would_have_reached_before(store: GenerationStore) -> None:
-    first = store.current()
-    second = build(ENCODER, pool(20, "second "), store.root).generation
-    update(store, [Candidate("x", "new")])
-    third = compact(store.root).generation
-    assert store.history() == [first]
-    assert store.rollback() == first
-    store.activate(third)
-    assert store.rollback() == first
-    assert store.gc(keep=1) == []
-    assert second in store.ids(), "newer than what is active"
 
 
 @pytest.mark.parametrize("index", ["exact", "flat", "hnsw"])
@@ -179,22 +166,6 @@ def test_what_comes_meanwhile_is_given_to_the_compaction(store: GenerationStore)
     ]
     assert snapshot.revision == 5
     opened.close()
-
-
-def test_a_compaction_of_what_is_not_active_any_more_is_removed(store: GenerationStore) -> None:
-    first = str(store.current())
-    second = build(ENCODER, pool(20, "second "), store.root).generation
-    update(store, [Candidate("x", "new")])
-
-    def roll_back(stage: str, _done: int, _total: int | None) -> None:
-        if stage == "CURRENT":
-            store.rollback()
-
-    with pytest.raises(CompactionOvertaken, match=second):
-        compact(store.root, progress=roll_back)
-    assert store.current() == first
-    assert store.ids() == [first, second]
-    assert not list((store.root / "generations").glob(".*"))
 
 
 def test_rows_are_read_a_batch_at_a_time(store: GenerationStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,25 +89,18 @@ def test_several_files_of_one_format(tmp_path: Path) -> None:
     assert converted(tmp_path, *files).examples.total() == 3
 
 
-@pytest.mark.parametrize(
-    ("contents", "form", "reason"),
-    [
-        (["a,b\n1,2\n"], None, r"no map fits it; write one: --draft map\.toml begins it"),
-        (["a,b\n"], None, "there are no rows"),
-        (["a,b\n1\n"], None, "no row can be read: the row has another number"),
-        (["a,b\n1\n"], "question-answer", "nothing was kept of .*: the row has another number"),
-        (
-            [lines([{"id": 1, "payload": {"text": "x"}, **OPENAI[0]}])],
-            None,
-            "may be openai .* or qdrant .*; name it by",
-        ),
-        ([lines(SHAREGPT), CONVAI2], None, "the files are parlai and sharegpt; convert them one after the other"),
-        (["{}"], "openai", "nothing was kept of .*: nothing is said where the map looks for it .*in0:1"),
-        ([""], "openai", "nothing was kept of .*: there are no rows"),
-        ([json.dumps(SHAREGPT)[:-9]], "sharegpt", "cut off"),
-        (["{}"], "beir", "nothing was kept of .*: there are no rows"),
-    ],
-)
+@pytest.mark.parametrize(("contents", "form", "reason"), [
+    (["a,b\n1,2\n"], None, r"no map fits it; write one: --draft map\.toml begins it"),
+    (["a,b\n"], None, "there are no rows"),
+    (["a,b\n1\n"], None, "no row can be read: the row has another number"),
+    (["a,b\n1\n"], "question-answer", "nothing was kept of .*: the row has another number"),
+    ([lines([{"id": 1, "payload": {"text": "x"}, **OPENAI[0]}])], None, "may be openai .* or qdrant .*; name it by"),
+    ([lines(SHAREGPT), CONVAI2], None, "the files are parlai and sharegpt; convert them one after the other"),
+    (["{}"], "openai", "nothing was kept of .*: nothing is said where the map looks for it .*in0:1"),
+    ([""], "openai", "nothing was kept of .*: there are no rows"),
+    ([json.dumps(SHAREGPT)[:-9]], "sharegpt", "cut off"),
+    (["{}"], "beir", "nothing was kept of .*: there are no rows"),
+])  # fmt: skip
 def test_files_that_cannot_be_converted_leave_nothing(
     tmp_path: Path, contents: list[str], form: str | None, reason: str
 ) -> None:

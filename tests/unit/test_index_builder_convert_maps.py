@@ -44,24 +44,21 @@ def test_a_file_of_the_published_shape_is_of_one_kind_and_becomes_what_it_says(n
         assert "nobody" not in " ".join(done.left_out)
 
 
-@pytest.mark.parametrize(
-    ("name", "field", "values"),
-    [
-        ("parlai", "candidates", [[WRONG, A], None, None, None]),
-        ("parlai", "persona", [["i sell things."], ["i sell things."], None, None]),
-        ("parlai-fields", "persona", [["i sell things."], ["i sell things."], None]),
-        ("personachat", "candidates", [[WRONG, A], [WRONG, A2]]),
-        ("dstc7", "candidates", [[WRONG, A2]]),
-        ("hh-rlhf", "negatives", [[WRONG]]),
-        ("llama-factory-preference", "negatives", [[WRONG], [WRONG]]),
-        ("openai-preference", "negatives", [[WRONG]]),
-        ("trl-preference", "negatives", [[WRONG], [WRONG]]),
-        ("ms-marco", "negatives", [[WRONG]]),
-        ("zendesk", "metadata", [{"subject": "Parcel", "tags": ["shipping"]}] * 2),
-        ("freshdesk", "metadata", [{"subject": "Parcel", "language": "en", "tags": ["shipping"]}] * 2),
-        ("helpscout", "metadata", [{"subject": "Parcel", "tags": ["shipping"]}] * 2),
-    ],
-)
+@pytest.mark.parametrize(("name", "field", "values"), [
+    ("parlai", "candidates", [[WRONG, A], None, None, None]),
+    ("parlai", "persona", [["i sell things."], ["i sell things."], None, None]),
+    ("parlai-fields", "persona", [["i sell things."], ["i sell things."], None]),
+    ("personachat", "candidates", [[WRONG, A], [WRONG, A2]]),
+    ("dstc7", "candidates", [[WRONG, A2]]),
+    ("hh-rlhf", "negatives", [[WRONG]]),
+    ("llama-factory-preference", "negatives", [[WRONG], [WRONG]]),
+    ("openai-preference", "negatives", [[WRONG]]),
+    ("trl-preference", "negatives", [[WRONG], [WRONG]]),
+    ("ms-marco", "negatives", [[WRONG]]),
+    ("zendesk", "metadata", [{"subject": "Parcel", "tags": ["shipping"]}] * 2),
+    ("freshdesk", "metadata", [{"subject": "Parcel", "language": "en", "tags": ["shipping"]}] * 2),
+    ("helpscout", "metadata", [{"subject": "Parcel", "tags": ["shipping"]}] * 2),
+])  # fmt: skip
 def test_what_goes_with_a_reply(name: str, field: str, values: list[Any], tmp_path: Path) -> None:
     converted(tmp_path, FILES[name], **asked(name))
     assert [row.get(field) for row in written(tmp_path)] == values
@@ -70,9 +67,7 @@ def test_what_goes_with_a_reply(name: str, field: str, values: list[Any], tmp_pa
 @pytest.mark.parametrize(
     ("name", "metadata"), [("qdrant", [{"source": "a"}, {"lang": "en"}]), ("elasticsearch", [{"tags": ["a"]}] * 2)]
 )
-def test_other_fields_of_a_document_are_metadata_but_for_vectors(
-    name: str, metadata: list[Any], tmp_path: Path
-) -> None:
+def test_other_fields_of_a_document_are_metadata_but_for_vectors(name: str, metadata: list[Any], tmp_path) -> None:
     converted(tmp_path, FILES[name])
     assert [row["metadata"] for row in written(tmp_path, "pool")] == metadata
 
@@ -99,16 +94,13 @@ def test_a_note_of_zendesk_is_no_reply_however_a_program_writes_the_table(privat
     assert read(tmp_path) == TWO
 
 
-@pytest.mark.parametrize(
-    "begin",
-    [
-        ("2/1/26, 10:0{n} a.\u00a0m. - ", "2/1/26, 9:0{n} p.\u00a0m. - "),
-        ("[2/1/26, 10:0{n}:00\u202fAM] ", "[2/1/26, 9:0{n}:00\u202fPM] "),
-        ("\u200f٢\u200f/١\u200f/٢٠٢٦، ١٠:٠{n} ص - ", "\u200f٢\u200f/١\u200f/٢٠٢٦، ٩:٠{n} م - "),
-        ("2026. 1. 2. 오전 10:0{n} - ", "2026. 1. 2. 오후 9:0{n} - "),
-        ("2026/01/02 10:0{n} - ", "2026/01/02 21:0{n} - "),
-    ],
-)
+@pytest.mark.parametrize("begin", [
+    ("2/1/26, 10:0{n} a.\u00a0m. - ", "2/1/26, 9:0{n} p.\u00a0m. - "),
+    ("[2/1/26, 10:0{n}:00\u202fAM] ", "[2/1/26, 9:0{n}:00\u202fPM] "),
+    ("\u200f٢\u200f/١\u200f/٢٠٢٦، ١٠:٠{n} ص - ", "\u200f٢\u200f/١\u200f/٢٠٢٦، ٩:٠{n} م - "),
+    ("2026. 1. 2. 오전 10:0{n} - ", "2026. 1. 2. 오후 9:0{n} - "),
+    ("2026/01/02 10:0{n} - ", "2026/01/02 21:0{n} - "),
+])  # fmt: skip
 def test_chats_of_whatsapp_in_other_languages(begin: tuple[str, str], tmp_path: Path) -> None:
     said = [f"{begin[n > 1].format(n=n)}{('Max', 'Anna')[n % 2]}: {text}" for n, text in enumerate([Q, A, Q2, A2])]
     (tmp_path / "chat.txt").write_text("\n".join(said[::-1]))
@@ -212,24 +204,21 @@ def test_trees_are_read_below_their_replies() -> None:
     assert [*Reads(used).unread(record)] == ["p.r.r.s"]
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ({"text": "a["}, "text is no path of JMESPath"),
-        ({"text": "[" * 1000 + "a" + "]" * 1000}, "text may be 64 parts deep"),
-        ({"text": "a" + "|@" * 400}, "text may be 64 parts deep"),
-        ({"text": "a" + "|[@,@][]" * 20}, "make 12 lists and objects"),
-        ({"txt": "a"}, "'txt' is no key of a map; there are about, "),
-        ({"about": "x"}, "it says neither messages, nor text, nor right"),
-        ({"text": 5}, "text must be a text"),
-        ({"text": "a", "told_by": [1]}, "told_by must be a list of texts"),
-        ({"text": "a", "told_by": "a b c"}, "told_by is no path"),
-        ({"text": "a", "keep": {"x": "("}}, "keep is no path"),
-        ({"text": "a", "joined": "yes"}, "joined must be true or false"),
-        ({"text": "a", "texts": "word"}, "texts must be one of plain, entities, html, mail"),
-        ({"text": "a", "lines": "("}, "lines is no regular expression"),
-    ],
-)
+@pytest.mark.parametrize(("content", "reason"), [
+    ({"text": "a["}, "text is no path of JMESPath"),
+    ({"text": "[" * 1000 + "a" + "]" * 1000}, "text may be 64 parts deep"),
+    ({"text": "a" + "|@" * 400}, "text may be 64 parts deep"),
+    ({"text": "a" + "|[@,@][]" * 20}, "make 12 lists and objects"),
+    ({"txt": "a"}, "'txt' is no key of a map; there are about, "),
+    ({"about": "x"}, "it says neither messages, nor text, nor right"),
+    ({"text": 5}, "text must be a text"),
+    ({"text": "a", "told_by": [1]}, "told_by must be a list of texts"),
+    ({"text": "a", "told_by": "a b c"}, "told_by is no path"),
+    ({"text": "a", "keep": {"x": "("}}, "keep is no path"),
+    ({"text": "a", "joined": "yes"}, "joined must be true or false"),
+    ({"text": "a", "texts": "word"}, "texts must be one of plain, entities, html, mail"),
+    ({"text": "a", "lines": "("}, "lines is no regular expression"),
+])  # fmt: skip
 def test_a_map_that_cannot_be_used_says_why(content: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         map_of("m", content, "m.toml")

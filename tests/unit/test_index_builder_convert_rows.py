@@ -32,18 +32,14 @@ def read(
     return [str(row) if isinstance(row, RowError) else row for _, row in found]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        json.dumps(SHAREGPT),
-        json.dumps(SHAREGPT, indent=2),
-        "\ufeff" + json.dumps(SHAREGPT, indent=1).replace("\n", "\r\n"),
-        lines(SHAREGPT),
-        "\n".join(json.dumps(row, indent=2) for row in SHAREGPT),
-        "".join(json.dumps([row]) + "\n" for row in SHAREGPT),
-    ],
-    ids=["one line", "indented", "BOM and CRLF", "lines", "objects", "lists"],
-)
+@pytest.mark.parametrize("content", [
+    json.dumps(SHAREGPT),
+    json.dumps(SHAREGPT, indent=2),
+    "\ufeff" + json.dumps(SHAREGPT, indent=1).replace("\n", "\r\n"),
+    lines(SHAREGPT),
+    "\n".join(json.dumps(row, indent=2) for row in SHAREGPT),
+    "".join(json.dumps([row]) + "\n" for row in SHAREGPT),
+], ids=["one line", "indented", "BOM and CRLF", "lines", "objects", "lists"])  # fmt: skip
 def test_json_in_every_layout(tmp_path: Path, content: str) -> None:
     assert read(tmp_path, content) == SHAREGPT
 
@@ -79,18 +75,14 @@ def test_a_bad_line_costs_itself_alone(tmp_path: Path) -> None:
     assert str(found[1]).startswith("not valid JSON")
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (json.dumps(SHAREGPT)[:-6], "is not valid JSON, or cut off: Unterminated string"),
-        (json.dumps(SHAREGPT)[:-1], "is not valid JSON, or cut off"),
-        ('[{"a": 1} x {"b": 2}]', "is not valid JSON, or cut off"),
-        (b'[{"a": "\xff"}]', "is not UTF-8"),
-        ("[" * 200_000, "a row is nested too deep"),
-        (f'[{{"a": {"1" * 5000}}}]', "a number has too many digits"),
-    ],
-    ids=["cut in a text", "cut at the end", "damaged", "Latin-1", "nested", "digits"],
-)
+@pytest.mark.parametrize(("content", "reason"), [
+    (json.dumps(SHAREGPT)[:-6], "is not valid JSON, or cut off: Unterminated string"),
+    (json.dumps(SHAREGPT)[:-1], "is not valid JSON, or cut off"),
+    ('[{"a": 1} x {"b": 2}]', "is not valid JSON, or cut off"),
+    (b'[{"a": "\xff"}]', "is not UTF-8"),
+    ("[" * 200_000, "a row is nested too deep"),
+    (f'[{{"a": {"1" * 5000}}}]', "a number has too many digits"),
+], ids=["cut in a text", "cut at the end", "damaged", "Latin-1", "nested", "digits"])  # fmt: skip
 def test_a_damaged_document_is_refused(tmp_path: Path, content: str | bytes, reason: str) -> None:
     with pytest.raises(PoolInvalid, match=reason):
         read(tmp_path, content)
@@ -275,19 +267,16 @@ def test_a_table_is_read_in_the_encoding_of_its_script_or_language(tmp_path: Pat
     assert (guessed_encoding(tmp_path / "t.csv") == "windows-1252") is (encoding == "iso8859_15")
 
 
-@pytest.mark.parametrize(
-    ("content", "encoding"),
-    [
-        ("Wo bleibt mein Päckchen? Für Sie größer – 5 €.".encode("windows-1252"), "windows-1252"),
-        ("Où est mon colis ? Désolé, prévenu à l’avance…".encode("windows-1252"), "windows-1252"),
-        (b"a,b\n" + b"plain,text\n" * 100 + "x,größer\n".encode("windows-1252"), "windows-1252"),
-        ("Päckchen für größere, ".encode() * 9 + "größer".encode("windows-1252"), None),
-        ("荷物はいつ".encode(), None),
-        ("荷物はいつ".encode("utf-16"), None),
-        (json.dumps(["ä"], ensure_ascii=False).encode("windows-1252"), None),
-        (b"plain", None),
-    ],
-)
+@pytest.mark.parametrize(("content", "encoding"), [
+    ("Wo bleibt mein Päckchen? Für Sie größer – 5 €.".encode("windows-1252"), "windows-1252"),
+    ("Où est mon colis ? Désolé, prévenu à l’avance…".encode("windows-1252"), "windows-1252"),
+    (b"a,b\n" + b"plain,text\n" * 100 + "x,größer\n".encode("windows-1252"), "windows-1252"),
+    ("Päckchen für größere, ".encode() * 9 + "größer".encode("windows-1252"), None),
+    ("荷物はいつ".encode(), None),
+    ("荷物はいつ".encode("utf-16"), None),
+    (json.dumps(["ä"], ensure_ascii=False).encode("windows-1252"), None),
+    (b"plain", None),
+])  # fmt: skip
 def test_other_files_are_in_utf_8_or_windows_1252(tmp_path: Path, content: bytes, encoding: str | None) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     assert guessed_encoding(tmp_path / "t.csv") == encoding

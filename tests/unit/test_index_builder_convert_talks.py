@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign import COLUMNS, HELPDESK, converted, lines, written
+from foreign import converted, lines, written
 from samples import read as pairs
 
 from polyrank.index_builder.convert import conversion
@@ -91,21 +91,16 @@ def test_who_answers_needs_somebody_who_speaks(tmp_path: Path) -> None:
 
 
 # Times.
-@pytest.mark.parametrize(
-    "times",
-    [
-        ["2026-01-02T10:09:00Z", "2026-01-02T10:05:00Z", "2026-01-02T12:00:00+02:00"],
-        ["1767348540", "1767348300", "1767348000.5"],
-        ["Fri, 02 Jan 2026 10:09:00 +0000", "Fri, 02 Jan 2026 10:05:00 +0000", "Fri, 02 Jan 2026 11:00:00 +0100"],
-        ["02.01.2026 10:09", "02.01.2026 10:05", "02.01.2026 10:00"],
-        ["Jan 2, 2026 at 3:09 PM", "Jan 2, 2026 at 3:05 PM", "Jan 2, 2026 at 3:00 PM"],
-        ["31/12/2025 23:59", "31/12/2025 23:58", "01/12/2025 00:00"],
-    ],
-)
+@pytest.mark.parametrize("times", [
+    ["2026-01-02T10:09:00Z", "2026-01-02T10:05:00Z", "2026-01-02T12:00:00+02:00"],
+    ["1767348540", "1767348300", "1767348000.5"],
+    ["Fri, 02 Jan 2026 10:09:00 +0000", "Fri, 02 Jan 2026 10:05:00 +0000", "Fri, 02 Jan 2026 11:00:00 +0100"],
+    ["02.01.2026 10:09", "02.01.2026 10:05", "02.01.2026 10:00"],
+    ["Jan 2, 2026 at 3:09 PM", "Jan 2, 2026 at 3:05 PM", "Jan 2, 2026 at 3:00 PM"],
+    ["31/12/2025 23:59", "31/12/2025 23:58", "01/12/2025 00:00"],
+])  # fmt: skip
 @pytest.mark.parametrize("listed", [False, True])
-def test_the_newest_first_is_turned_round_in_tables_and_in_lists(
-    times: list[str], listed: bool, tmp_path: Path
-) -> None:
+def test_the_newest_first_is_turned_round_in_tables_and_in_lists(times: list[str], listed: bool, tmp_path) -> None:
     said = [
         {"c": 1, "w": who, "t": text, "z": at}
         for (who, text), at in zip([("agent", "b"), ("agent", "a"), ("user", "q")], times, strict=True)
@@ -231,12 +226,6 @@ def test_every_text_is_redacted_before_it_is_written(tmp_path: Path) -> None:
 
 
 # Conversations.
-def test_a_helpdesks_table(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_bytes(HELPDESK.encode("windows-1252"))
-    done = converted(tmp_path, tmp_path / "t.csv", columns=COLUMNS, answering=("agent",))
-    asked = "Wo bleibt mein Päckchen?\nSeit Tagen!"
-    assert pairs(tmp_path) == [([asked], "Moment."), ([asked, "Moment."], "Unterwegs.")]
-    assert done.left_out == {"the row names no conversation": 1, "a reply without text": 1}
 
 
 def test_without_speakers_every_other_message_is_a_reply_and_that_is_said(tmp_path: Path) -> None:

@@ -7,69 +7,57 @@ import pytest
 from polyrank.index_builder.convert.texts import read, said
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("a", "a"),
-        (None, ""),
-        (5, "5"),
-        (True, ""),
-        (
-            [
-                {"type": "text", "text": "a"},
-                {"type": "image_url", "image_url": {"url": "u"}},
-                {"type": "x", "content": "b"},
-            ],
-            "a\nb",
-        ),
-        (["a ", {"type": "bold", "text": "b"}, None, "."], "a b."),
-        ({"content": [{"type": "refusal", "refusal": "no"}]}, "no"),
-        ([[[[[["deep"]]]]]], "deep"),
-        ({"other": "x"}, ""),
-    ],
-)
+@pytest.mark.parametrize(("value", "text"), [
+    ("a", "a"),
+    (None, ""),
+    (5, "5"),
+    (True, ""),
+    (
+        [
+            {"type": "text", "text": "a"},
+            {"type": "image_url", "image_url": {"url": "u"}},
+            {"type": "x", "content": "b"},
+        ],
+        "a\nb",
+    ),
+    (["a ", {"type": "bold", "text": "b"}, None, "."], "a b."),
+    ({"content": [{"type": "refusal", "refusal": "no"}]}, "no"),
+    ([[[[[["deep"]]]]]], "deep"),
+    ({"other": "x"}, ""),
+])  # fmt: skip
 def test_all_parts_are_read(value: object, text: str) -> None:
     assert said(value) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "form", "found"),
-    [
-        ("<p>Hi <b>you</b>,</p><p>a<br>b &amp; c</p><script>x()</script>", "html", "Hi you,\n\na\nb & c"),
-        ("line\nby line &lt;b&gt;", "html", "line\nby line <b>"),
-        ("a < b and b > c", "html", "a < b and b > c"),
-        ("R&uuml;ckgabe &#38; Co", "entities", "Rückgabe & Co"),
-        ("<@U1> see <https://x.example|here> &gt;", "entities", "<@U1> see <https://x.example|here> >"),
-        ("R&uuml;ckgabe <p>", "plain", "R&uuml;ckgabe <p>"),
-        ("<div>" * 5000 + "x", "html", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "form", "found"), [
+    ("<p>Hi <b>you</b>,</p><p>a<br>b &amp; c</p><script>x()</script>", "html", "Hi you,\n\na\nb & c"),
+    ("line\nby line &lt;b&gt;", "html", "line\nby line <b>"),
+    ("a < b and b > c", "html", "a < b and b > c"),
+    ("R&uuml;ckgabe &#38; Co", "entities", "Rückgabe & Co"),
+    ("<@U1> see <https://x.example|here> &gt;", "entities", "<@U1> see <https://x.example|here> >"),
+    ("R&uuml;ckgabe <p>", "plain", "R&uuml;ckgabe <p>"),
+    ("<div>" * 5000 + "x", "html", ""),
+])  # fmt: skip
 def test_html_and_entities(text: str, form: str, found: str) -> None:
     assert read(text, form, keep_quotes=True) == found
 
 
-@pytest.mark.parametrize(
-    ("mail", "kept"),
-    [
-        ("It left.\n\nOn Mon, Jan 5, 2026 at 3:04 PM Anna <a@x.example> wrote:\n> Where?\n> Bye", "It left."),
-        ("Unterwegs.\n\nAm 05.01.2026 um 15:04 schrieb Anna <a@x.example>:\n> Wo?", "Unterwegs."),
-        ("発送しました。\n\n2026年1月5日(月) 15:04 Anna <a@x.example>:\n> どこ？", "発送しました。"),
-        ("It left.\r\n\r\nVon: A\r\nGesendet: B\r\nAn: C\r\nBetreff: D\r\n\r\nalt", "It left."),
-        ("Please reset it.\n\nBest regards,\nAnna\nShop", "Please reset it."),
-        ("Hello\n--\nBen\n", "Hello"),
-        ("Step 1\n- do a\n- do b\nIt works!", "Step 1\n- do a\n- do b\nIt works!"),
-        (
-            "<p>It left.</p><p>On Fri, Jan 2, 2026 at 10:05 AM Shop &lt;s@x.example&gt; wrote:<br>&gt; Where?</p>",
-            "It left.",
-        ),
-        ("> only quoted", "> only quoted"),
-        (
-            "Thanks,\n" + "\n".join(f"step {n}" for n in range(20)),
-            "Thanks,\n" + "\n".join(f"step {n}" for n in range(20)),
-        ),
-        ("  indented\n\n\n\n\nlast", "indented\n\n\n\n\nlast"),
-    ],
-)
+@pytest.mark.parametrize(("mail", "kept"), [
+    ("It left.\n\nOn Mon, Jan 5, 2026 at 3:04 PM Anna <a@x.example> wrote:\n> Where?\n> Bye", "It left."),
+    ("Unterwegs.\n\nAm 05.01.2026 um 15:04 schrieb Anna <a@x.example>:\n> Wo?", "Unterwegs."),
+    ("発送しました。\n\n2026年1月5日(月) 15:04 Anna <a@x.example>:\n> どこ？", "発送しました。"),
+    ("It left.\r\n\r\nVon: A\r\nGesendet: B\r\nAn: C\r\nBetreff: D\r\n\r\nalt", "It left."),
+    ("Please reset it.\n\nBest regards,\nAnna\nShop", "Please reset it."),
+    ("Hello\n--\nBen\n", "Hello"),
+    ("Step 1\n- do a\n- do b\nIt works!", "Step 1\n- do a\n- do b\nIt works!"),
+    (
+        "<p>It left.</p><p>On Fri, Jan 2, 2026 at 10:05 AM Shop &lt;s@x.example&gt; wrote:<br>&gt; Where?</p>",
+        "It left.",
+    ),
+    ("> only quoted", "> only quoted"),
+    ("Thanks,\n" + "\n".join(f"step {n}" for n in range(20)), "Thanks,\n" + "\n".join(f"step {n}" for n in range(20))),
+    ("  indented\n\n\n\n\nlast", "indented\n\n\n\n\nlast"),
+])  # fmt: skip
 def test_what_a_mail_quotes_and_its_signature_are_cut(mail: str, kept: str) -> None:
     assert read(mail, "mail", keep_quotes=False) == kept
     assert "Where" in read("a\n\nOn 1.1.2026 B wrote:\n> Where?", "mail", keep_quotes=True)

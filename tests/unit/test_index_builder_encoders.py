@@ -211,30 +211,21 @@ def test_an_encoder_that_cannot_be_started_ends_the_build() -> None:
         run(FakeRay(deaths={1: error}))
 
 
-@pytest.mark.parametrize(
-    ("cause", "message"),
-    [
-        (BuildError("the encoder on host: no model"), "^the encoder on host: no model$"),
-        (ZeroDivisionError("division by zero"), "^an encoder failed: ZeroDivisionError: division by zero$"),
-    ],
-)
+@pytest.mark.parametrize(("cause", "message"), [
+    (BuildError("the encoder on host: no model"), "^the encoder on host: no model$"),
+    (ZeroDivisionError("division by zero"), "^an encoder failed: ZeroDivisionError: division by zero$"),
+])  # fmt: skip
 def test_what_an_encoder_raises_ends_the_build(cause: Exception, message: str) -> None:
     with pytest.raises(BuildError, match=message):
         run(FakeRay(deaths={2: RayTaskError(cause)}))
 
 
-@pytest.mark.parametrize(
-    ("changes", "difference"),
-    [
-        ({"fingerprint": "ab"}, "fingerprint ab, not 0123456789abcdef"),
-        (
-            {"backend": "openvino", "precision": "bfloat16"},
-            "backend openvino, not none; precision bfloat16, not float32",
-        ),
-        ({"precision": Maker.of(QUANTISED).precision}, "precision int8-ab, not float32"),
-        ({"software": "torch 1.0"}, "software torch 1.0, not polyrank's model code"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "difference"), [
+    ({"fingerprint": "ab"}, "fingerprint ab, not 0123456789abcdef"),
+    ({"backend": "openvino", "precision": "bfloat16"}, "backend openvino, not none; precision bfloat16, not float32"),
+    ({"precision": Maker.of(QUANTISED).precision}, "precision int8-ab, not float32"),
+    ({"software": "torch 1.0"}, "software torch 1.0, not polyrank's model code"),
+])  # fmt: skip
 def test_vectors_by_another_model_or_software_are_refused(changes: dict[str, str], difference: str) -> None:
     with pytest.raises(
         BuildError, match=f"the encoder on host would make other vectors than this machine: {difference}"

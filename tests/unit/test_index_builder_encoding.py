@@ -63,9 +63,7 @@ def test_a_source_may_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("source", "message"),
     [(swapped, "from row 4 came where that from row 0 was due"), (cut_short, "of 8 candidates .* not of all")],
 )
-def test_a_source_must_give_every_chunk_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: VectorSource, message: str
-) -> None:
+def test_a_source_must_give_every_chunk_in_order(tmp_path, monkeypatch, source: VectorSource, message: str) -> None:
     monkeypatch.setattr(candidates, "BATCH_ROWS", 4)
     with pytest.raises(BuildError, match=message):
         build(ENCODER, pool(10), tmp_path, vectors=source)

@@ -12,7 +12,7 @@ from fakes import HashEncoder, pool
 from polyrank.index_builder import layout
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
-from polyrank.index_builder.errors import BuildBusy, GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.errors import GenerationNotFound
 from polyrank.index_builder.store import pointer
 from polyrank.index_builder.store.generation_store import GenerationStore
 
@@ -52,13 +52,6 @@ def test_rolling_back_goes_back_step_by_step(store: GenerationStore) -> None:
     assert store.rollback() == a
 
 
-def test_activating_an_older_one_can_be_rolled_back_too(store: GenerationStore) -> None:
-    a, b, _, _ = store.ids()
-    for each in (b, a):
-        store.activate(each)
-    assert store.rollback() == b
-
-
 def test_a_rollback_skips_what_is_gone(store: GenerationStore) -> None:
     a, b, c, d = store.ids()
     for each in (a, b, c, d):
@@ -66,17 +59,6 @@ def test_a_rollback_skips_what_is_gone(store: GenerationStore) -> None:
     shutil.rmtree(store.path(c))
     assert store.history() == [a, b]
     assert store.rollback() == b
-    assert store.history() == [a]
-
-
-def test_a_rollback_refuses_a_damaged_generation(store: GenerationStore) -> None:
-    a, b, _, _ = store.ids()
-    store.activate(a)
-    store.activate(b)
-    (store.path(a) / "ids.index").write_bytes(b"")
-    with pytest.raises(GenerationCorrupt):
-        store.rollback()
-    assert store.current() == b
     assert store.history() == [a]
 
 
@@ -91,18 +73,6 @@ def test_nobody_goes_back_over_a_switch_that_came_meanwhile(store: GenerationSto
     assert store.rollback() == c
     assert store.go_back(opened)
     assert (store.current(), store.history()) == (b, [a])
-
-
-def test_activation_verifies_first(store: GenerationStore) -> None:
-    a, b, _, _ = store.ids()
-    store.activate(a)
-    content = bytearray((store.path(b) / "embeddings.bin").read_bytes())
-    content[3] ^= 1
-    (store.path(b) / "embeddings.bin").write_bytes(content)
-    with pytest.raises(GenerationCorrupt, match=r"sha256 of embeddings\.bin"):
-        store.activate(b)
-    assert store.current() == a
-    assert not (store.root / "HISTORY").exists()
 
 
 def test_a_crash_between_any_two_writes_of_the_pointer_loses_no_way_back(store: GenerationStore, monkeypatch) -> None:
@@ -161,16 +131,6 @@ def test_what_stands_in_for_the_active_generation_was_approved_or_is_older(store
     assert store.serving_order() == [a, d, b]
     (store.root / "HISTORY").unlink()
     assert store.serving_order() == [d, b, a]
-
-
-def test_one_builder_at_a_time(store: GenerationStore) -> None:
-    with store.building():
-        with pytest.raises(BuildBusy, match="another build"), store.building():
-            raise AssertionError
-        with pytest.raises(BuildBusy), GenerationStore(store.root).building():
-            raise AssertionError
-    with store.building():
-        pass
 
 
 def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(store: GenerationStore, monkeypatch) -> None:

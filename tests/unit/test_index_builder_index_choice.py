@@ -96,21 +96,18 @@ def test_kinds_and_factory_strings_are_taken(index: str) -> None:
     check_factory(index, 384)
 
 
-@pytest.mark.parametrize(
-    ("index", "why"),
-    [
-        ("hnws", "no FAISS factory string for 384 dimensions: could not parse index string hnws"),
-        ("", "could not parse index string"),
-        ("IVF16,PQ50", "384 dimensions: The dimension of the vector .d. should be a multiple"),
-        ("OPQ7,IVF16,PQ48", "384 dimensions: OPQ7 does not divide 384"),
-        ("PCA500,Flat", "384 dimensions: 500 of 384 cannot be kept"),
-        ("IVF0,Flat", "nprobe"),
-        ("IDMap,Flat", "add does not make sense"),
-        ("HNSW16,PQ48", "that searches by inner product"),
-        ("LSH", "METRIC_L2"),
-        ("IVF99999999999999999999,Flat", "stoi"),
-    ],
-)
+@pytest.mark.parametrize(("index", "why"), [
+    ("hnws", "no FAISS factory string for 384 dimensions: could not parse index string hnws"),
+    ("", "could not parse index string"),
+    ("IVF16,PQ50", "384 dimensions: The dimension of the vector .d. should be a multiple"),
+    ("OPQ7,IVF16,PQ48", "384 dimensions: OPQ7 does not divide 384"),
+    ("PCA500,Flat", "384 dimensions: 500 of 384 cannot be kept"),
+    ("IVF0,Flat", "nprobe"),
+    ("IDMap,Flat", "add does not make sense"),
+    ("HNSW16,PQ48", "that searches by inner product"),
+    ("LSH", "METRIC_L2"),
+    ("IVF99999999999999999999,Flat", "stoi"),
+])  # fmt: skip
 def test_what_cannot_be_built_is_refused_in_one_line(index: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why) as caught:
         check_factory(index, 384)

@@ -11,7 +11,8 @@ from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt, MatrixMissing
 from polyrank.index_builder.generation.generation import Generation
-from polyrank.index_builder.vectors.late import LateReader, LateWriter, LocalLateRows, each_of, fits
+from polyrank.index_builder.vectors.blocks import BlockReader, BlockWriter, RowBlock
+from polyrank.index_builder.vectors.late import LATE_FILE, each_of, fits
 from polyrank.model.representations import LateRows, Representations, row_places
 
 RAGGED, FIXED = LateRows(2, None), LateRows(2, 3)
@@ -25,7 +26,7 @@ def rows(count: int) -> np.ndarray:
 def written(directory: Path, late: LateRows, counts: np.ndarray) -> np.ndarray:
     """Put the rows of as many candidates as there are counts, in two parts."""
     made, half = rows(int(counts.sum())), len(counts) // 2
-    with closing(LateWriter(directory, late, "float16")) as writer:
+    with closing(BlockWriter(directory / LATE_FILE, late, "float16")) as writer:
         writer.put_many(made[: counts[:half].sum()], counts[:half])
         writer.sync()
         writer.put_many(made[counts[:half].sum() :], counts[half:])
@@ -35,7 +36,7 @@ def written(directory: Path, late: LateRows, counts: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("late", "counts"), [(RAGGED, COUNTS), (FIXED, np.full(4, 3)), (RAGGED, np.zeros(4, int))])
 def test_rows_are_found_by_candidate_and_in_their_order(tmp_path: Path, late: LateRows, counts: np.ndarray) -> None:
     made = written(tmp_path, late, counts)
-    opened, asked = LocalLateRows(tmp_path, late, "float16", 4), np.array([3, 0, 3, 1, 2])
+    opened, asked = RowBlock(tmp_path / LATE_FILE, late, "float16", 4), np.array([3, 0, 3, 1, 2])
     gathered, numbers = opened.gather(asked)
     each = each_of(made, counts)
     assert numbers.tolist() == opened.counts(asked).tolist() == counts[asked].tolist()
@@ -54,28 +55,25 @@ def test_places_are_those_of_the_runs() -> None:
     assert each_of(rows(0), np.empty(0, np.int64)) == []
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("late.bin", b"", "late.bin has 0 bytes, which are not 6 x 2"),
-        ("late.offsets", b"", "late.offsets has 0 bytes, which are not 5 offsets"),
-        ("late.offsets", np.array([1, 2, 2, 5, 6], "<u8").tobytes(), "do not ascend from 0"),
-        ("late.offsets", np.array([0, 5, 2, 5, 6], "<u8").tobytes(), "do not ascend from 0"),
-        ("late.offsets", np.array([0, 2, 2, 5, 7], "<u8").tobytes(), "late.bin has 24 bytes, which are not 7 x 2"),
-        ("late.offsets", np.array([0, 2, 2, 5, 2**64 - 1], "<u8").tobytes(), "do not ascend from 0"),
-    ],
-)
+@pytest.mark.parametrize(("file", "content", "message"), [
+    ("late.bin", b"", "late.bin has 0 bytes, which are not 6 x 2"),
+    ("late.offsets", b"", "late.offsets has 0 bytes, which are not 5 offsets"),
+    ("late.offsets", np.array([1, 2, 2, 5, 6], "<u8").tobytes(), "do not ascend from 0"),
+    ("late.offsets", np.array([0, 5, 2, 5, 6], "<u8").tobytes(), "do not ascend from 0"),
+    ("late.offsets", np.array([0, 2, 2, 5, 7], "<u8").tobytes(), "late.bin has 24 bytes, which are not 7 x 2"),
+    ("late.offsets", np.array([0, 2, 2, 5, 2**64 - 1], "<u8").tobytes(), "do not ascend from 0"),
+])  # fmt: skip
 def test_files_that_do_not_fit_are_refused(tmp_path: Path, file: str, content: bytes, message: str) -> None:
     written(tmp_path, RAGGED, COUNTS)
     (tmp_path / file).write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        LocalLateRows(tmp_path, RAGGED, "float16", 4)
+        RowBlock(tmp_path / LATE_FILE, RAGGED, "float16", 4)
 
 
 def test_a_replica_needs_the_counts_alone(tmp_path: Path) -> None:
     written(tmp_path, RAGGED, COUNTS)
     (tmp_path / "late.bin").unlink()
-    opened = LocalLateRows(tmp_path, RAGGED, "float16", 4)
+    opened = RowBlock(tmp_path / LATE_FILE, RAGGED, "float16", 4)
     assert not opened.has_rows
     assert opened.counts(np.arange(4)).tolist() == COUNTS.tolist()
     with pytest.raises(MatrixMissing):
@@ -86,7 +84,7 @@ def test_what_a_killed_build_left_is_read_as_far_as_it_goes(tmp_path: Path) -> N
     made = written(tmp_path, RAGGED, COUNTS)
 
     def first_and_second() -> tuple[object, object]:
-        with closing(LateReader(tmp_path, RAGGED, "float16")) as reader:
+        with closing(BlockReader(tmp_path / LATE_FILE, RAGGED, "float16")) as reader:
             return reader.read(2), reader.read(2)
 
     one, other = first_and_second()
@@ -101,21 +99,18 @@ def test_what_a_killed_build_left_is_read_as_far_as_it_goes(tmp_path: Path) -> N
     assert first_and_second()[1] is None
 
 
-@pytest.mark.parametrize(
-    ("made", "late", "fitting"),
-    [
-        (Representations(rows(2)), None, True),
-        (Representations(rows(2)), RAGGED, False),
-        (Representations(rows(2), rows(3), np.array([1, 2])), None, False),
-        (Representations(rows(2), rows(3), np.array([1, 2])), RAGGED, True),
-        (Representations(rows(2), rows(3), np.array([1, 2])), LateRows(3, None), False),
-        (Representations(rows(2), rows(3), np.array([1, 1])), RAGGED, False),
-        (Representations(rows(2), rows(3), np.array([4, -1])), RAGGED, False),
-        (Representations(rows(2), rows(3), np.array([3])), RAGGED, False),
-        (Representations(rows(2), rows(3), np.array([1, 2])), FIXED, False),
-        (Representations(rows(1), rows(3), np.array([3])), FIXED, True),
-    ],
-)
+@pytest.mark.parametrize(("made", "late", "fitting"), [
+    (Representations(rows(2)), None, True),
+    (Representations(rows(2)), RAGGED, False),
+    (Representations(rows(2), rows(3), np.array([1, 2])), None, False),
+    (Representations(rows(2), rows(3), np.array([1, 2])), RAGGED, True),
+    (Representations(rows(2), rows(3), np.array([1, 2])), LateRows(3, None), False),
+    (Representations(rows(2), rows(3), np.array([1, 1])), RAGGED, False),
+    (Representations(rows(2), rows(3), np.array([4, -1])), RAGGED, False),
+    (Representations(rows(2), rows(3), np.array([3])), RAGGED, False),
+    (Representations(rows(2), rows(3), np.array([1, 2])), FIXED, False),
+    (Representations(rows(1), rows(3), np.array([3])), FIXED, True),
+])  # fmt: skip
 def test_what_a_model_makes_must_be_what_it_says(made: Representations, late: LateRows, fitting: bool) -> None:
     assert fits(made, late) == fitting
 

@@ -4,12 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polyrank.index_builder.layout import entries
 from polyrank.index_builder.store.leftovers import (
     Chunk,
     Journal,
     content_digest,
     journal_of,
-    journals,
     read_journal,
     source_digest,
 )
@@ -95,4 +95,4 @@ def test_a_journal_lies_beside_the_directory_that_it_is_of(tmp_path: Path) -> No
     temporary = tmp_path / ".tmp-20261121T013000123456-1a2b3c4d"
     Journal(journal_of(temporary))
     assert journal_of(temporary).parent == tmp_path
-    assert journals(tmp_path) == {temporary: journal_of(temporary)}
+    assert entries(tmp_path).journals == [journal_of(temporary)]

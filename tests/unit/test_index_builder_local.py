@@ -11,7 +11,7 @@ from polyrank.model.representations import Representations
 
 
 def store(directory: Path, count: int = 100, dim: int = 4) -> LocalEmbeddings:
-    with closing(EmbeddingsWriter(directory, "float16")) as writer:
+    with closing(EmbeddingsWriter(directory, dim, "float16")) as writer:
         writer.put_many(
             [str(i) for i in range(count)],
             Representations(np.arange(count * dim, dtype=np.float32).reshape(count, dim)),
@@ -43,7 +43,7 @@ def test_torch_takes_the_matrix_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_nothing_lies_beside_the_two_files(tmp_path: Path) -> None:
-    with closing(EmbeddingsWriter(tmp_path, "float16")) as writer:
+    with closing(EmbeddingsWriter(tmp_path, 4, "float16")) as writer:
         writer.put_many(["a"], Representations(np.ones((1, 4))))
         writer.sync()
         assert [path.name for path in tmp_path.iterdir()] == ["embeddings.bin"]
@@ -60,7 +60,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, dim: int, dtype: str)
 
 
 def test_equal_ids_are_refused(tmp_path: Path) -> None:
-    with closing(EmbeddingsWriter(tmp_path, "float16")) as writer:
+    with closing(EmbeddingsWriter(tmp_path, 1, "float16")) as writer:
         writer.put_many(["a", "a"], Representations(np.ones((2, 1), np.float32)))
         with pytest.raises(ValueError, match="same id"):
             writer.commit()

@@ -175,7 +175,7 @@ class Machine:
         self.scanned.append(self._rows)
         self.now += self._scan(self._rows)
 
-    def search(self, _index: object, matrix: NDArray[Any], _codes: object, _k: int) -> None:
+    def search(self, _index: object, matrix: NDArray[Any], _codes: object, k: int) -> None:
         self.searched.append(len(matrix))
         self.now += self._graph(len(matrix))
 

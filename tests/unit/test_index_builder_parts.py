@@ -205,15 +205,12 @@ def test_a_part_in_the_place_of_another_is_refused(store: Store) -> None:
         store.store.verify(made.id)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"parts": lambda parts: parts[1:]},
-        {"parts": lambda parts: [parts[0], replace(parts[1], first_slot=0), parts[2]]},
-        {"parts": lambda parts: [replace(parts[0], count=0), *parts[1:]]},
-        {"order_end": len(POOL) - 1},
-    ],
-)
+@pytest.mark.parametrize("change", [
+    {"parts": lambda parts: parts[1:]},
+    {"parts": lambda parts: [parts[0], replace(parts[1], first_slot=0), parts[2]]},
+    {"parts": lambda parts: [replace(parts[0], count=0), *parts[1:]]},
+    {"order_end": len(POOL) - 1},
+])  # fmt: skip
 def test_parts_that_cannot_be_are_refused(store: Store, change: dict[str, object]) -> None:
     made = store.build().manifest
     changed = {name: value(made.parts) if callable(value) else value for name, value in change.items()}

@@ -66,17 +66,12 @@ def test_text_and_id_may_be_named(tmp_path: Path, form: Form) -> None:
 
 
 @FORMS
-@pytest.mark.parametrize(
-    ("columns", "reason"),
-    [
-        ({"text": "answer"}, "there is no column 'answer', which is to be 'text'"),
-        ({"id": "Nummer"}, "there is no column 'Nummer', which is to be 'id'"),
-        ({"text": "Antwort"}, "'Antwort' is to be 'text', but there is a column of that name, too"),
-    ],
-)
-def test_a_name_that_cannot_be_text_or_id_is_told(
-    tmp_path: Path, form: Form, columns: dict[str, str], reason: str
-) -> None:
+@pytest.mark.parametrize(("columns", "reason"), [
+    ({"text": "answer"}, "there is no column 'answer', which is to be 'text'"),
+    ({"id": "Nummer"}, "there is no column 'Nummer', which is to be 'id'"),
+    ({"text": "Antwort"}, "'Antwort' is to be 'text', but there is a column of that name, too"),
+])  # fmt: skip
+def test_a_name_that_cannot_be_text_or_id_is_told(tmp_path, form: Form, columns: dict[str, str], reason: str) -> None:
     path = form(tmp_path, [{"Nr": "7", "Antwort": "Ja.", "text": "Geht das?"}])
     if form is json_lines:
         [rejected] = read_pool([path], columns=columns)
@@ -153,21 +148,18 @@ def test_beside_an_id_a_title_is_metadata_and_so_is_another_id(tmp_path: Path, f
     assert len(pool.fields.lines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ({"_id": 7, "text": "x"}, "'_id' must be a string, not a number"),
-        ({"_id": "", "text": "x"}, "'_id' must have 1 to 1024 characters, not 0"),
-        ({"_id": "a", "text": "x", "title": 7}, "'title' must be a string, not a number"),
-        ({"_id": "a", "title": "T"}, "'text' is missing"),
-        ({"_id": "a", "title": "T" * 10_000, "text": "x" * 10_000}, "'text' has 20001 characters, more than 20000"),
-        ({"text": "x", "metadata": "note"}, "'metadata' must be an object, or a text with the JSON of one: not valid"),
-        ({"text": "x", "metadata": "[1]"}, "'metadata' must be an object, not a list"),
-        ({"text": "x", "n": 2**64}, "'metadata': 'n': whole numbers must fit 64 bits"),
-        ({"text": "x", "metadata": json.dumps({"n": 2**70})}, "'metadata': 'n': whole numbers must fit 64 bits"),
-        ({"text": "x", "html": "y" * 70_000}, "'metadata': must be at most 65536 bytes of JSON"),
-    ],
-)
+@pytest.mark.parametrize(("row", "reason"), [
+    ({"_id": 7, "text": "x"}, "'_id' must be a string, not a number"),
+    ({"_id": "", "text": "x"}, "'_id' must have 1 to 1024 characters, not 0"),
+    ({"_id": "a", "text": "x", "title": 7}, "'title' must be a string, not a number"),
+    ({"_id": "a", "title": "T"}, "'text' is missing"),
+    ({"_id": "a", "title": "T" * 10_000, "text": "x" * 10_000}, "'text' has 20001 characters, more than 20000"),
+    ({"text": "x", "metadata": "note"}, "'metadata' must be an object, or a text with the JSON of one: not valid"),
+    ({"text": "x", "metadata": "[1]"}, "'metadata' must be an object, not a list"),
+    ({"text": "x", "n": 2**64}, "'metadata': 'n': whole numbers must fit 64 bits"),
+    ({"text": "x", "metadata": json.dumps({"n": 2**70})}, "'metadata': 'n': whole numbers must fit 64 bits"),
+    ({"text": "x", "html": "y" * 70_000}, "'metadata': must be at most 65536 bytes of JSON"),
+])  # fmt: skip
 def test_a_row_that_cannot_be_a_candidate(tmp_path: Path, row: Row, reason: str) -> None:
     [found], pool = pool_of(tmp_path, json_lines, row)
     assert isinstance(found, Rejected)

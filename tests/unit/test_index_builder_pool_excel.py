@@ -97,14 +97,11 @@ def test_what_a_formula_was_computed_to_counts(tmp_path: Path) -> None:
     assert found.metadata == {"n": 3}
 
 
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        ([["reply"], ["a"]], "there is no column 'text': the first row of sheet 'Sheet' names 'reply'; name one so"),
-        ([["text", "n", "n"]], "the header names twice: 'n'"),
-        ([], "sheet 'Sheet' is empty"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "says"), [
+    ([["reply"], ["a"]], "there is no column 'text': the first row of sheet 'Sheet' names 'reply'; name one so"),
+    ([["text", "n", "n"]], "the header names twice: 'n'"),
+    ([], "sheet 'Sheet' is empty"),
+])  # fmt: skip
 def test_a_sheet_without_a_usable_header_is_refused(tmp_path: Path, rows: list[list[Any]], says: str) -> None:
     assert refused(book(tmp_path / "pool.xlsx", rows)).startswith(says)
 

@@ -66,16 +66,13 @@ def test_bad_bytes_spoil_their_own_row(tmp_path: Path) -> None:
     assert bad == Rejected(str(tmp_path / "pool.parquet"), 2, "not valid UTF-8")
 
 
-@pytest.mark.parametrize(
-    ("columns", "reason"),
-    [
-        ({"body": ["x"], "n": [1]}, "there is no column 'text', but 'body', 'n'; rename the one with the texts"),
-        ({"text": [1]}, "the column 'text' holds int64; make it strings, or drop it"),
-        ({"text": ["x"], "id": [7]}, "the column 'id' holds int64; make it strings, or drop it"),
-        ({"text": ["x"], "_id": [7]}, "the column '_id' holds int64; make it strings, or drop it"),
-        ({"text": ["x"], "_id": ["a"], "title": [7]}, "the column 'title' holds int64; make it strings, or drop it"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "reason"), [
+    ({"body": ["x"], "n": [1]}, "there is no column 'text', but 'body', 'n'; rename the one with the texts"),
+    ({"text": [1]}, "the column 'text' holds int64; make it strings, or drop it"),
+    ({"text": ["x"], "id": [7]}, "the column 'id' holds int64; make it strings, or drop it"),
+    ({"text": ["x"], "_id": [7]}, "the column '_id' holds int64; make it strings, or drop it"),
+    ({"text": ["x"], "_id": ["a"], "title": [7]}, "the column 'title' holds int64; make it strings, or drop it"),
+])  # fmt: skip
 def test_columns_that_cannot_be_a_pools(tmp_path: Path, columns: dict[str, Any], reason: str) -> None:
     with pytest.raises(PoolInvalid) as caught:
         read(tmp_path, columns)

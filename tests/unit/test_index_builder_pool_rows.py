@@ -46,37 +46,34 @@ def test_an_absent_id_is_made_from_the_text(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        (b"not json", "not valid JSON"),
-        (b'{"text": "cut', "not valid JSON"),
-        (b'{"text": NaN}', "not valid JSON"),
-        (b'{"text": "\\ud800"}', "surrogate"),
-        (b'{"text": "\xed\xa0\x80"}', "not valid UTF-8 at byte 10"),
-        (b'{"text": "\xff"}', "not valid UTF-8 at byte 10"),
-        (b"[" * 5000, "not valid JSON"),
-        (b'"hello"', "the row must be an object, not a string"),
-        (b"[]", "the row must be an object, not a list"),
-        (b"null", "the row must be an object, not null"),
-        (b"{}", "'text' is missing"),
-        (b'{"text": 5}', "'text' must be a string, not a number"),
-        (b'{"text": null}', "'text' is missing"),
-        (b'{"text": ""}', "'text' is empty"),
-        (b'{"text": " \\t\\n\\u00a0"}', "'text' is empty"),
-        (b'{"text": "' + b"x" * 20_001 + b'"}', "'text' has 20001 characters, more than 20000"),
-        (b'{"text": "x", "id": 7}', "'id' must be a string, not a number"),
-        (b'{"text": "x", "id": true}', "'id' must be a string, not a boolean"),
-        (b'{"text": "x", "id": ""}', "'id' must have 1 to 1024 characters, not 0"),
-        (b'{"text": "x", "id": "a"}', "the id 'a' was seen before"),
-        (b'{"text": "x", "metadata": []}', "'metadata' must be an object, not a list"),
-        (b'{"text": "x", "metadata": {"$and": 1}}', "'metadata': the key '$and' begins with '$'"),
-        (b'{"text": "x", "metadata": {"n": [9223372036854775808]}}', "'metadata': 'n': whole numbers must fit 64 bits"),
-        (b'{"text": "x", "metadata": {"n": ' + b"[" * 301 + b"]" * 301 + b"}}", "'n': must not be nested deeper"),
-        (b'{"text": "x", "n": [1234567890123456789' + b", " + b"[" * 1000 + b"]" * 1000 + b"]}", "nested too deep"),
-        (b" " * (MAX_LINE_BYTES + 1), f"the line is longer than {MAX_LINE_BYTES} bytes"),
-    ],
-)
+@pytest.mark.parametrize(("row", "reason"), [
+    (b"not json", "not valid JSON"),
+    (b'{"text": "cut', "not valid JSON"),
+    (b'{"text": NaN}', "not valid JSON"),
+    (b'{"text": "\\ud800"}', "surrogate"),
+    (b'{"text": "\xed\xa0\x80"}', "not valid UTF-8 at byte 10"),
+    (b'{"text": "\xff"}', "not valid UTF-8 at byte 10"),
+    (b"[" * 5000, "not valid JSON"),
+    (b'"hello"', "the row must be an object, not a string"),
+    (b"[]", "the row must be an object, not a list"),
+    (b"null", "the row must be an object, not null"),
+    (b"{}", "'text' is missing"),
+    (b'{"text": 5}', "'text' must be a string, not a number"),
+    (b'{"text": null}', "'text' is missing"),
+    (b'{"text": ""}', "'text' is empty"),
+    (b'{"text": " \\t\\n\\u00a0"}', "'text' is empty"),
+    (b'{"text": "' + b"x" * 20_001 + b'"}', "'text' has 20001 characters, more than 20000"),
+    (b'{"text": "x", "id": 7}', "'id' must be a string, not a number"),
+    (b'{"text": "x", "id": true}', "'id' must be a string, not a boolean"),
+    (b'{"text": "x", "id": ""}', "'id' must have 1 to 1024 characters, not 0"),
+    (b'{"text": "x", "id": "a"}', "the id 'a' was seen before"),
+    (b'{"text": "x", "metadata": []}', "'metadata' must be an object, not a list"),
+    (b'{"text": "x", "metadata": {"$and": 1}}', "'metadata': the key '$and' begins with '$'"),
+    (b'{"text": "x", "metadata": {"n": [9223372036854775808]}}', "'metadata': 'n': whole numbers must fit 64 bits"),
+    (b'{"text": "x", "metadata": {"n": ' + b"[" * 301 + b"]" * 301 + b"}}", "'n': must not be nested deeper"),
+    (b'{"text": "x", "n": [1234567890123456789' + b", " + b"[" * 1000 + b"]" * 1000 + b"]}", "nested too deep"),
+    (b" " * (MAX_LINE_BYTES + 1), f"the line is longer than {MAX_LINE_BYTES} bytes"),
+])  # fmt: skip
 def test_a_bad_row_is_told_with_its_line_and_the_rest_goes_on(tmp_path: Path, row: bytes, reason: str) -> None:
     first, bad, last = read(tmp_path, GOOD + row + b'\n{"id": "z", "text": "after"}')
     assert isinstance(first, Candidate)
@@ -142,15 +139,12 @@ def test_an_id_may_occur_once_in_all_files(tmp_path: Path) -> None:
     assert rows[1] == Rejected(str(tmp_path / "b.csv"), 2, "the id 'a' was seen before")
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("missing.jsonl", "no such file"),
-        ("folder.jsonl", "is a directory"),
-        ("pool.orc", "unknown kind of pool; use one of .jsonl, .jsonl.gz, .jsonl.zst, .csv, .parquet"),
-        ("jsonl", "unknown kind of pool"),
-    ],
-)
+@pytest.mark.parametrize(("name", "reason"), [
+    ("missing.jsonl", "no such file"),
+    ("folder.jsonl", "is a directory"),
+    ("pool.orc", "unknown kind of pool; use one of .jsonl, .jsonl.gz, .jsonl.zst, .csv, .parquet"),
+    ("jsonl", "unknown kind of pool"),
+])  # fmt: skip
 def test_what_cannot_be_a_pool_is_refused_before_the_first_row(tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / "good.jsonl").write_bytes(GOOD)
     (tmp_path / "folder.jsonl").mkdir()
@@ -161,9 +155,7 @@ def test_what_cannot_be_a_pool_is_refused_before_the_first_row(tmp_path: Path, n
 
 
 @pytest.mark.parametrize(("name", "times"), [("pool.jsonl", 1), ("pool.csv", 2)])
-def test_looking_at_the_first_rows_opens_no_file_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, times: int
-) -> None:
+def test_looking_at_the_first_rows_opens_no_file_again(tmp_path: Path, monkeypatch, name: str, times: int) -> None:
     """A table is read for the kinds of its columns, then for its rows: to hold the rows meanwhile takes memory."""
     unfolded, opened = text.open_unfolded, list[Path]()
     monkeypatch.setattr(text, "open_unfolded", lambda path, kind: (opened.append(path), unfolded(path, kind))[1])

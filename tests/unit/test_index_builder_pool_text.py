@@ -96,37 +96,29 @@ def test_other_columns_keep_their_case_and_those_beside_a_known_one_too(tmp_path
     assert rows.fields.described()["left_out"] == [{"field": "", "why": "its name is empty", "rows": 1}]
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (
-            b"a1;Hello, how are you\na2;Fine\n",
-            "there is no column 'text': the first line, read as UTF-8 with comma between columns, names 'a1;Hello', ",
-        ),
-        (
-            "a1\tguten Tag\n".encode("utf-16"),
-            "read as UTF-16 with tab between columns, names 'a1', 'guten Tag'; begin the file with a line such as",
-        ),
-        (b"id|body\na|x\n", "read as UTF-8 with vertical bar between columns, names 'id', 'body'; begin the file with"),
-        ("id;text\n".encode("utf-16-le"), "id,text, or name another encoding, such as windows-1252, with --encoding"),
-        (b"id,gr\xf6\xdfe,text\n", "the header is not valid UTF-8; name another encoding, such as windows-1252"),
-        (b"text,text\n", "the header names twice: 'text'"),
-        (b"Text,TEXT\n", "the header names twice: 'text'"),
-        (b"text,x,x,y, y\n", "the header names twice: 'x', 'y'"),
-        (b"text," + b"ID," * 300_000, "the header names twice: 'id'"),
-        (b'"text\n', "the header is not valid CSV"),
-        (
-            b"text," + b",".join(b"%d" % n for n in range(5000)),
-            "there are 5001 columns, more than 4096; leave some out",
-        ),
-        (b"x" * 200_000, "the header is not valid CSV: field larger"),
-        (b",".join(b"%d" % n for n in range(100_000)), "names '0', '1', '2', '3', '4', '5', '6', '7', …; begin"),
-        (b"--" * 100, "with nothing between columns, names '------------------------------'; begin"),
-    ],
-)
-def test_a_file_without_a_usable_header_is_refused_with_what_was_found(
-    tmp_path: Path, content: bytes, says: str
-) -> None:
+@pytest.mark.parametrize(("content", "says"), [
+    (
+        b"a1;Hello, how are you\na2;Fine\n",
+        "there is no column 'text': the first line, read as UTF-8 with comma between columns, names 'a1;Hello', ",
+    ),
+    (
+        "a1\tguten Tag\n".encode("utf-16"),
+        "read as UTF-16 with tab between columns, names 'a1', 'guten Tag'; begin the file with a line such as",
+    ),
+    (b"id|body\na|x\n", "read as UTF-8 with vertical bar between columns, names 'id', 'body'; begin the file with"),
+    ("id;text\n".encode("utf-16-le"), "id,text, or name another encoding, such as windows-1252, with --encoding"),
+    (b"id,gr\xf6\xdfe,text\n", "the header is not valid UTF-8; name another encoding, such as windows-1252"),
+    (b"text,text\n", "the header names twice: 'text'"),
+    (b"Text,TEXT\n", "the header names twice: 'text'"),
+    (b"text,x,x,y, y\n", "the header names twice: 'x', 'y'"),
+    (b"text," + b"ID," * 300_000, "the header names twice: 'id'"),
+    (b'"text\n', "the header is not valid CSV"),
+    (b"text," + b",".join(b"%d" % n for n in range(5000)), "there are 5001 columns, more than 4096; leave some out"),
+    (b"x" * 200_000, "the header is not valid CSV: field larger"),
+    (b",".join(b"%d" % n for n in range(100_000)), "names '0', '1', '2', '3', '4', '5', '6', '7', …; begin"),
+    (b"--" * 100, "with nothing between columns, names '------------------------------'; begin"),
+])  # fmt: skip
+def test_a_file_without_a_usable_header_is_refused_with_what_was_found(tmp_path, content: bytes, says: str) -> None:
     reason = refused(tmp_path, content)
     assert says in reason
     assert len(reason) < 600
@@ -137,24 +129,18 @@ def test_an_empty_file_holds_nothing(tmp_path: Path, content: bytes) -> None:
     assert read(tmp_path, content) == []
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        (b"b", "1 cells, but the header has 3"),
-        (b"b,x,en,more", "4 cells, but the header has 3; a cell that holds ',' needs quotes around it"),
-        (b"b,,en", "'text' is empty"),
-        (
-            b"b,\xff,en",
-            "not valid UTF-8; if the whole file is so, name another encoding, such as windows-1252, with --",
-        ),
-        (b"b,x,\xed\xa0\x80", "not valid UTF-8"),
-        (b"a,x,en", "the id 'a' was seen before"),
-        (b'b,"x"y,en', "not valid CSV"),
-        (b"b," + b"x" * 20_001 + b",en", "'text' has 20001 characters"),
-        (b"b," + b"x" * 140_000 + b",en", "not valid CSV: field larger than field limit"),
-        (b"b,x," + b"y" * (MAX_LINE_BYTES + 1), "not valid CSV: field larger than field limit"),
-    ],
-)
+@pytest.mark.parametrize(("row", "reason"), [
+    (b"b", "1 cells, but the header has 3"),
+    (b"b,x,en,more", "4 cells, but the header has 3; a cell that holds ',' needs quotes around it"),
+    (b"b,,en", "'text' is empty"),
+    (b"b,\xff,en", "not valid UTF-8; if the whole file is so, name another encoding, such as windows-1252, with --"),
+    (b"b,x,\xed\xa0\x80", "not valid UTF-8"),
+    (b"a,x,en", "the id 'a' was seen before"),
+    (b'b,"x"y,en', "not valid CSV"),
+    (b"b," + b"x" * 20_001 + b",en", "'text' has 20001 characters"),
+    (b"b," + b"x" * 140_000 + b",en", "not valid CSV: field larger than field limit"),
+    (b"b,x," + b"y" * (MAX_LINE_BYTES + 1), "not valid CSV: field larger than field limit"),
+])  # fmt: skip
 def test_a_bad_row_is_told_with_its_line_and_the_rest_goes_on(tmp_path: Path, row: bytes, reason: str) -> None:
     content = b'id,text,lang\na,"on two\nlines",en\n' + row + b"\nz,after,fr\n"
     first, bad, last = read(tmp_path, content)
@@ -203,14 +189,11 @@ def test_a_nul_is_a_character_as_in_json(tmp_path: Path) -> None:
     assert read(tmp_path, b"id,text\na,x\0y\n") == [Candidate("a", "x\0y")]
 
 
-@pytest.mark.parametrize(
-    ("cells", "values"),
-    [
-        (["5", "", "49.90", "-3", "0", "0.5"], [5, None, 49.9, -3, 0, 0.5]),
-        (["true", "FALSE", " ", "True"], [True, False, None, True]),
-        (["9007199254740991", "-9007199254740991"], [2**53 - 1, 1 - 2**53]),
-    ],
-)
+@pytest.mark.parametrize(("cells", "values"), [
+    (["5", "", "49.90", "-3", "0", "0.5"], [5, None, 49.9, -3, 0, 0.5]),
+    (["true", "FALSE", " ", "True"], [True, False, None, True]),
+    (["9007199254740991", "-9007199254740991"], [2**53 - 1, 1 - 2**53]),
+])  # fmt: skip
 def test_a_column_of_plain_values_is_typed_and_an_empty_cell_is_absent(
     tmp_path: Path, cells: list[str], values: list[Any]
 ) -> None:
@@ -228,18 +211,15 @@ def test_one_cell_that_is_no_plain_number_makes_its_column_texts(tmp_path: Path,
     assert metadata(tmp_path, ["5", odd]) == ["5", odd]
 
 
-@pytest.mark.parametrize(
-    ("cells", "values"),
-    [
-        (["5", "", "49,90", "-3", "0,125"], [5, None, 49.9, -3, 0.125]),
-        (["1,5", "1,500"], [1.5, 1.5]),
-        (["0,125"], [0.125]),
-        (["1,500", "12,000"], ["1,500", "12,000"]),  # these may part thousands
-        (["1,5", "1.5"], ["1,5", "1.5"]),
-        (["1,5", "true"], ["1,5", "true"]),
-        (["1,5", "1,2,3"], ["1,5", "1,2,3"]),
-    ],
-)
+@pytest.mark.parametrize(("cells", "values"), [
+    (["5", "", "49,90", "-3", "0,125"], [5, None, 49.9, -3, 0.125]),
+    (["1,5", "1,500"], [1.5, 1.5]),
+    (["0,125"], [0.125]),
+    (["1,500", "12,000"], ["1,500", "12,000"]),  # these may part thousands
+    (["1,5", "1.5"], ["1,5", "1.5"]),
+    (["1,5", "true"], ["1,5", "true"]),
+    (["1,5", "1,2,3"], ["1,5", "1,2,3"]),
+])  # fmt: skip
 def test_a_column_may_have_decimal_commas(tmp_path: Path, cells: list[str], values: list[Any]) -> None:
     assert metadata(tmp_path, cells) == values
     pool = read_pool([tmp_path / "column.csv"])

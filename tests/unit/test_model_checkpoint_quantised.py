@@ -31,22 +31,19 @@ def test_what_is_written_is_read() -> None:
     assert quantisation_bytes(again.parts) == content
 
 
-@pytest.mark.parametrize(
-    ("tensors", "why"),
-    [
-        ({"p/a.range": ENDS}, "p/a has no usable numbers"),
-        ({"p/a.range": ENDS[:1], "p/a.smoothing": ONES}, "p/a has no usable numbers"),
-        ({"p/a.range": ENDS[::-1].copy(), "p/a.smoothing": ONES}, "p/a has no usable numbers"),
-        ({"p/a.range": ENDS + 2, "p/a.smoothing": ONES}, "p/a has no usable numbers"),
-        ({"p/a.range": ENDS * np.nan, "p/a.smoothing": ONES}, "p/a has no usable numbers"),
-        ({"p/a.range": np.array([-1e300, 1e300]), "p/a.smoothing": ONES}, "p/a has no usable numbers"),
-        ({"p/a.range": ENDS.astype(np.complex64), "p/a.smoothing": ONES}, "p/a has no usable numbers"),
-        ({"p/a.range": ENDS, "p/a.smoothing": ONES * 0}, "p/a has no usable numbers"),
-        ({"p/a.range": ENDS, "p/a.smoothing": np.ones((3, 1), np.float16)}, "p/a has no usable numbers"),
-        ({"p/a.range": ENDS, "p/a.smoothing": np.ones(3, np.float32)}, "p/a has no usable numbers"),
-        ({"p/a.range": ENDS, "p/a.smoothing": ONES, "p/a.bias": ONES}, "p/a.bias is not known"),
-    ],
-)
+@pytest.mark.parametrize(("tensors", "why"), [
+    ({"p/a.range": ENDS}, "p/a has no usable numbers"),
+    ({"p/a.range": ENDS[:1], "p/a.smoothing": ONES}, "p/a has no usable numbers"),
+    ({"p/a.range": ENDS[::-1].copy(), "p/a.smoothing": ONES}, "p/a has no usable numbers"),
+    ({"p/a.range": ENDS + 2, "p/a.smoothing": ONES}, "p/a has no usable numbers"),
+    ({"p/a.range": ENDS * np.nan, "p/a.smoothing": ONES}, "p/a has no usable numbers"),
+    ({"p/a.range": np.array([-1e300, 1e300]), "p/a.smoothing": ONES}, "p/a has no usable numbers"),
+    ({"p/a.range": ENDS.astype(np.complex64), "p/a.smoothing": ONES}, "p/a has no usable numbers"),
+    ({"p/a.range": ENDS, "p/a.smoothing": ONES * 0}, "p/a has no usable numbers"),
+    ({"p/a.range": ENDS, "p/a.smoothing": np.ones((3, 1), np.float16)}, "p/a has no usable numbers"),
+    ({"p/a.range": ENDS, "p/a.smoothing": np.ones(3, np.float32)}, "p/a has no usable numbers"),
+    ({"p/a.range": ENDS, "p/a.smoothing": ONES, "p/a.bias": ONES}, "p/a.bias is not known"),
+])  # fmt: skip
 def test_a_damaged_file_is_refused(tensors: dict[str, np.ndarray], why: str) -> None:
     with pytest.raises(CheckpointInvalid, match=f"^quantised.safetensors is damaged: {why}$"):
         read_quantisation(save(tensors))
@@ -127,16 +124,13 @@ def test_auto_may_take_what_loses_little_for_certain(change: tuple[float, float,
     assert bool(said.why_not_chosen()) == bool(why)
 
 
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"version": 2}, "quantisation.version 2 is not known"),
-        ({"recall_change": (0.0, 0.0)}, "quantisation.recall_change must be a difference and the ends"),
-        ({"mrr_change": (0.0, float("nan"), 0.0)}, "quantisation.mrr_change must lie between -1 and 1"),
-        ({"lists": "many"}, "quantisation.lists is 'many', not a whole number"),
-        ({"nearness": {"cosine": "high"}}, "quantisation.nearness is"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "why"), [
+    ({"version": 2}, "quantisation.version 2 is not known"),
+    ({"recall_change": (0.0, 0.0)}, "quantisation.recall_change must be a difference and the ends"),
+    ({"mrr_change": (0.0, float("nan"), 0.0)}, "quantisation.mrr_change must lie between -1 and 1"),
+    ({"lists": "many"}, "quantisation.lists is 'many', not a whole number"),
+    ({"nearness": {"cosine": "high"}}, "quantisation.nearness is"),
+])  # fmt: skip
 def test_a_proof_that_is_none_is_refused(fields: dict[str, object], why: str) -> None:
     with pytest.raises(CheckpointInvalid, match=f"^polyrank.json: {why}"):
         QuantisationConfig(made_for="", sha256="", **{**PROOF, **fields})  # type: ignore[arg-type]

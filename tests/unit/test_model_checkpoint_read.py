@@ -71,10 +71,6 @@ def test_round_trip(base: Path, tmp_path: Path, kind: str, weights: str, shared:
     assert one == two
 
 
-def test_a_fingerprint_is_64_hexadecimal_digits(base: Path) -> None:
-    assert len(bytes.fromhex(made(base, **KINDS["bi"]).fingerprint)) == 32
-
-
 @pytest.mark.parametrize("kind", ["bi", "poly codes", "cross", "residual"])
 def test_base_weights_are_a_reference(base: Path, tmp_path: Path, kind: str) -> None:
     """What the checkpoint holds itself: codes or head, no transformer."""
@@ -214,9 +210,7 @@ def test_published_names_of_weights(base: Path, tmp_path: Path, prefix: str) -> 
 
 
 @pytest.mark.parametrize(("cls_token", "reduction"), [(True, "first"), (False, "mean"), (None, "mean")])
-def test_a_plain_base_is_a_zero_shot_bi_encoder(
-    base: Path, tmp_path: Path, cls_token: bool | None, reduction: str
-) -> None:
+def test_a_plain_base_is_a_zero_shot_bi_encoder(base: Path, tmp_path, cls_token: bool | None, reduction: str) -> None:
     shutil.copytree(base, tmp_path / "base")
     if cls_token is not None:
         (tmp_path / "base" / "1_Pooling").mkdir()

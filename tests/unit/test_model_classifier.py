@@ -131,15 +131,12 @@ def test_a_model_that_ranks_tells_no_classes(base: Path, tmp_path: Path) -> None
             load_classifier(name)
 
 
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"architecture": "colbert"}, "task classify is for bi, deformer, mix, poly, virt, cross, not for colbert"),
-        ({"teacher": "t"}, "teacher is for task rank"),
-        ({"architecture": "cross", "first_stage": "f"}, "first-stage is for task rank"),
-        ({"task": "other"}, "task is 'other'; give rank or classify"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "says"), [
+    ({"architecture": "colbert"}, "task classify is for bi, deformer, mix, poly, virt, cross, not for colbert"),
+    ({"teacher": "t"}, "teacher is for task rank"),
+    ({"architecture": "cross", "first_stage": "f"}, "first-stage is for task rank"),
+    ({"task": "other"}, "task is 'other'; give rank or classify"),
+])  # fmt: skip
 def test_settings_that_do_not_go_with_classes(base: Path, changed: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         settings(base, **{"task": "classify", **changed})
@@ -187,15 +184,12 @@ def test_a_resumed_run_ends_as_one_without_a_pause(base: Path, tmp_path: Path) -
     assert load_classifier(tmp_path / "out").labels == ("maybe", "no", "yes")
 
 
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"labels": ["a"]}, "labels must be at least two"),
-        ({"labels": ["a", "a"]}, "labels must be at least two"),
-        ({"labels": [1, 2]}, "labels is"),
-        ({"labels": ["a", "b"], "architecture": "colbert"}, "labels are for"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "says"), [
+    ({"labels": ["a"]}, "labels must be at least two"),
+    ({"labels": ["a", "a"]}, "labels must be at least two"),
+    ({"labels": [1, 2]}, "labels is"),
+    ({"labels": ["a", "b"], "architecture": "colbert"}, "labels are for"),
+])  # fmt: skip
 def test_a_config_with_labels_that_make_no_sense(changed: dict[str, Any], says: str) -> None:
     raw = ModelConfig(architecture="bi", base_name="").to_json()
     assert ModelConfig.from_json({**raw, "labels": ["a", "b"]}).labels == ("a", "b")

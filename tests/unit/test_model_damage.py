@@ -20,7 +20,7 @@ from tiny import write_base, write_checkpoint
 from unprivileged import bound_by_permissions
 
 import polyrank
-from polyrank.model.checkpoint.stored import read_checkpoint
+from polyrank.model.checkpoint.discovery import read_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelError, ModelNotFound
 from polyrank.model.inference.disk_cache import DiskCache
@@ -141,16 +141,13 @@ def change_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], objec
     save_file(weights, path / "model.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda weights: weights.pop("code_vectors"), "1 tensors differ, the first is code_vectors"),
-        (lambda weights: weights.update(extra=torch.zeros(1)), "1 tensors differ, the first is extra"),
-        (lambda weights: weights.update(code_vectors=torch.zeros(3, 16)), "another shape"),
-        (lambda weights: weights.update(code_vectors=torch.zeros(64)), "a tensor has another shape"),
-        (lambda weights: weights.clear(), "tensors differ"),
-    ],
-)
+@pytest.mark.parametrize(("change", "reason"), [
+    (lambda weights: weights.pop("code_vectors"), "1 tensors differ, the first is code_vectors"),
+    (lambda weights: weights.update(extra=torch.zeros(1)), "1 tensors differ, the first is extra"),
+    (lambda weights: weights.update(code_vectors=torch.zeros(3, 16)), "another shape"),
+    (lambda weights: weights.update(code_vectors=torch.zeros(64)), "a tensor has another shape"),
+    (lambda weights: weights.clear(), "tensors differ"),
+])  # fmt: skip
 def test_weights_that_do_not_fit(poly: Path, change: Callable[[dict[str, torch.Tensor]], object], reason: str) -> None:
     change_weights(poly, change)
     message = refusal(poly)
@@ -158,23 +155,19 @@ def test_weights_that_do_not_fit(poly: Path, change: Callable[[dict[str, torch.T
     assert reason in message
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        {"model_type": "t5"},
-        {"model_type": "clip"},
-        {"model_type": "vit"},
-        {"model_type": "whisper"},
-        {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 44},
-        {"model_type": "no such type"},
-        {"model_type": 3},
-        {"model_type": "bert", "hidden_size": 16, "num_attention_heads": 3},
-        {"model_type": "bert", "hidden_size": "sixteen"},
-        {"model_type": "bert", "hidden_size": -16, "num_attention_heads": 2},
-        {"model_type": "bert", "hidden_size": 16, "num_attention_heads": 2, "vocab_size": 44},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("raw", [
+    {"model_type": "t5"},
+    {"model_type": "clip"},
+    {"model_type": "vit"},
+    {"model_type": "whisper"},
+    {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 44},
+    {"model_type": "no such type"},
+    {"model_type": 3},
+    {"model_type": "bert", "hidden_size": 16, "num_attention_heads": 3},
+    {"model_type": "bert", "hidden_size": "sixteen"},
+    {"model_type": "bert", "hidden_size": -16, "num_attention_heads": 2},
+    {"model_type": "bert", "hidden_size": 16, "num_attention_heads": 2, "vocab_size": 44},
+], ids=str)  # fmt: skip
 def test_a_foreign_config(poly: Path, raw: dict[str, object]) -> None:
     (poly / "backbone.json").write_text(json.dumps(raw))
     message = refusal(poly)
@@ -182,26 +175,23 @@ def test_a_foreign_config(poly: Path, raw: dict[str, object]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("raw", "why"),
-    [
-        ({"num_hidden_layers": 1_000_000}, "claims a size of 1000000 as num_hidden_layers"),
-        ({"num_hidden_layers": 65_000}, "parameters"),
-        ({"num_hidden_layers": 10**9}, "claims a size of 1000000000"),
-        ({"model_type": "modernbert", "num_hidden_layers": 10**9}, "claims a size of 1000000000"),
-        ({"num_hidden_layers": 900, "hidden_size": 50_000, "num_attention_heads": 2}, "parameters"),
-        ({"vocab_size": 10**9, "hidden_size": 50_000, "num_attention_heads": 2}, "claims a size of 1000000000"),
-        ({"vocab_size": 10**7}, "parameters"),
-        ({"model_type": "distilbert", "dim": 16, "n_heads": 2, "hidden_dim": 10**9}, "claims a size of 1000000000"),
-        ({"model_type": "distilbert", "dim": 16, "n_heads": 2, "hidden_dim": 10**7}, "parameters"),
-        ({"model_type": "albert", "embedding_size": 10**9}, "claims a size of 1000000000"),
-        ({"model_type": "albert", "embedding_size": 10**6}, "parameters"),
-        ({"model_type": "albert", "inner_group_num": 60_000}, "parameters"),
-        ({"model_type": "albert", "num_hidden_groups": 60_000}, "parameters"),
-        ({"model_type": "albert", "embedding_size": -(10**9), "vocab_size": 10**7}, "claims a size of -1000000000"),
-        ({"model_type": "albert", "embedding_size": -(10**6), "vocab_size": 10**7}, "its config"),
-    ],
-)
+@pytest.mark.parametrize(("raw", "why"), [
+    ({"num_hidden_layers": 1_000_000}, "claims a size of 1000000 as num_hidden_layers"),
+    ({"num_hidden_layers": 65_000}, "parameters"),
+    ({"num_hidden_layers": 10**9}, "claims a size of 1000000000"),
+    ({"model_type": "modernbert", "num_hidden_layers": 10**9}, "claims a size of 1000000000"),
+    ({"num_hidden_layers": 900, "hidden_size": 50_000, "num_attention_heads": 2}, "parameters"),
+    ({"vocab_size": 10**9, "hidden_size": 50_000, "num_attention_heads": 2}, "claims a size of 1000000000"),
+    ({"vocab_size": 10**7}, "parameters"),
+    ({"model_type": "distilbert", "dim": 16, "n_heads": 2, "hidden_dim": 10**9}, "claims a size of 1000000000"),
+    ({"model_type": "distilbert", "dim": 16, "n_heads": 2, "hidden_dim": 10**7}, "parameters"),
+    ({"model_type": "albert", "embedding_size": 10**9}, "claims a size of 1000000000"),
+    ({"model_type": "albert", "embedding_size": 10**6}, "parameters"),
+    ({"model_type": "albert", "inner_group_num": 60_000}, "parameters"),
+    ({"model_type": "albert", "num_hidden_groups": 60_000}, "parameters"),
+    ({"model_type": "albert", "embedding_size": -(10**9), "vocab_size": 10**7}, "claims a size of -1000000000"),
+    ({"model_type": "albert", "embedding_size": -(10**6), "vocab_size": 10**7}, "its config"),
+])  # fmt: skip
 @pytest.mark.timeout(60)
 def test_a_transformer_that_no_memory_holds_is_not_built(poly: Path, raw: dict[str, object], why: str) -> None:
     config = json.loads((poly / "backbone.json").read_text())
@@ -233,20 +223,17 @@ def test_code_beside_a_config_of_a_type_without_a_model(tmp_path: Path, asked: s
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    ("family", "fields"),
-    [
-        ("detr", {"backbone": "owner/model", "use_timm_backbone": False}),
-        ("dpt", {"backbone": "owner/model"}),
-        ("upernet", {"backbone": "owner/model", "backbone_config": None}),
-        ("timm_backbone", {"backbone": "owner/model"}),
-        ("timm_wrapper", {"architecture": "owner/model"}),
-        ("encoder-decoder", {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert"}}),
-        ("bert", {"backbone": "owner/model", "attn_implementation": "owner/kernel", "use_kernels": True}),
-        ("bert", {"_name_or_path": "owner/model", "_attn_implementation": "owner/kernel"}),
-        ("bert", {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}),
-    ],
-)
+@pytest.mark.parametrize(("family", "fields"), [
+    ("detr", {"backbone": "owner/model", "use_timm_backbone": False}),
+    ("dpt", {"backbone": "owner/model"}),
+    ("upernet", {"backbone": "owner/model", "backbone_config": None}),
+    ("timm_backbone", {"backbone": "owner/model"}),
+    ("timm_wrapper", {"architecture": "owner/model"}),
+    ("encoder-decoder", {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert"}}),
+    ("bert", {"backbone": "owner/model", "attn_implementation": "owner/kernel", "use_kernels": True}),
+    ("bert", {"_name_or_path": "owner/model", "_attn_implementation": "owner/kernel"}),
+    ("bert", {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}),
+])  # fmt: skip
 def test_what_a_config_names_is_not_looked_up(poly: Path, family: str, fields: dict[str, object], monkeypatch) -> None:
     """transformers asks the hub for models that a config names."""
     asked: list[object] = []
@@ -280,33 +267,30 @@ def header_only(path: Path, shapes: dict[str, list[int]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("architecture", "fields", "why"),
-    [
-        ("poly", {"n_codes": 400_000_000}, "n_codes is larger than"),
-        ("poly", {"n_codes": 4_000_000}, "n_codes must be at least 1 and at most"),
-        ("poly", {"n_codes": 65_000}, "another shape"),
-        ("poly", {"n_codes": -4}, "n_codes must be"),
-        ("poly", {"n_codes": 4.0}, "n_codes is 4.0"),
-        ("poly", {"reduction_m": 10**30}, "reduction_m is 1e+30, not a whole number"),
-        ("poly", {"reduction_m": 10**18}, "reduction_m is larger than"),
-        ("poly", {"base": {"name": "\ud800", "sha256": ""}}, "polyrank.json is not JSON"),
-        ("poly", {"format_version": "x" * 10_000}, "this release reads 1"),
-        ("poly", {"max_context_tokens": 10**9}, "max_context_tokens is larger than"),
-        ("poly", {"score_scale": 1e300}, "score_scale must be positive and at most"),
-        ("poly", {"training": json.loads("[" * 500 + "]" * 500)}, "polyrank.json"),
-        ("colbert", {"colbert": {"dim": 400_000_000}}, "colbert.dim is larger than"),
-        ("colbert", {"colbert": {"dim": 65_000}}, "another shape"),
-        ("colbert", {"colbert": {"dim": 4, "dropped": [10**12]}}, "colbert.dropped is larger than"),
-        ("mix", {"mix": {"layers": [1] * 100_000}}, "mix: the transformer's layers are"),
-        ("mix", {"mix": {"rows": 10**9}}, "mix.rows"),
-        ("deformer", {"deformer": {"upper": 10**9}}, "deformer.upper is larger than"),
-        ("bi", {"dense": [{"inputs": 60_000, "outputs": 60_000}]}, "tensors differ"),
-        ("bi", {"dense": [{"inputs": 16, "outputs": 16}] * 70_000}, "dense has more than"),
-        ("cross", {"labels": [str(n) for n in range(65_000)]}, "another shape"),
-        ("cross", {"labels": [str(n) for n in range(70_000)]}, "labels has more than"),
-    ],
-)
+@pytest.mark.parametrize(("architecture", "fields", "why"), [
+    ("poly", {"n_codes": 400_000_000}, "n_codes is larger than"),
+    ("poly", {"n_codes": 4_000_000}, "n_codes must be at least 1 and at most"),
+    ("poly", {"n_codes": 65_000}, "another shape"),
+    ("poly", {"n_codes": -4}, "n_codes must be"),
+    ("poly", {"n_codes": 4.0}, "n_codes is 4.0"),
+    ("poly", {"reduction_m": 10**30}, "reduction_m is 1e+30, not a whole number"),
+    ("poly", {"reduction_m": 10**18}, "reduction_m is larger than"),
+    ("poly", {"base": {"name": "\ud800", "sha256": ""}}, "polyrank.json is not JSON"),
+    ("poly", {"format_version": "x" * 10_000}, "this release reads 1"),
+    ("poly", {"max_context_tokens": 10**9}, "max_context_tokens is larger than"),
+    ("poly", {"score_scale": 1e300}, "score_scale must be positive and at most"),
+    ("poly", {"training": json.loads("[" * 500 + "]" * 500)}, "polyrank.json"),
+    ("colbert", {"colbert": {"dim": 400_000_000}}, "colbert.dim is larger than"),
+    ("colbert", {"colbert": {"dim": 65_000}}, "another shape"),
+    ("colbert", {"colbert": {"dim": 4, "dropped": [10**12]}}, "colbert.dropped is larger than"),
+    ("mix", {"mix": {"layers": [1] * 100_000}}, "mix: the transformer's layers are"),
+    ("mix", {"mix": {"rows": 10**9}}, "mix.rows"),
+    ("deformer", {"deformer": {"upper": 10**9}}, "deformer.upper is larger than"),
+    ("bi", {"dense": [{"inputs": 60_000, "outputs": 60_000}]}, "tensors differ"),
+    ("bi", {"dense": [{"inputs": 16, "outputs": 16}] * 70_000}, "dense has more than"),
+    ("cross", {"labels": [str(n) for n in range(65_000)]}, "another shape"),
+    ("cross", {"labels": [str(n) for n in range(70_000)]}, "labels has more than"),
+])  # fmt: skip
 def test_sizes_that_its_weights_do_not_have_take_no_memory(
     tmp_path: Path, architecture: str, fields: dict[str, object], why: str
 ) -> None:
@@ -317,24 +301,20 @@ def test_sizes_that_its_weights_do_not_have_take_no_memory(
         read_checkpoint(model)
 
 
-@pytest.mark.parametrize(
-    ("raw", "why"),
-    [
-        ({"num_labels": 10_000_000}, "claims a size of 10000000 as num_labels"),
-        ({"num_labels": 10**400}, "backbone.json is not JSON: number is infinity"),
-        ({"vocab_size": -44}, "its config"),
-        ({"vocab_size": 10**30}, "backbone.json cannot be used"),
-        ({"num_hidden_layers": 2.5}, "backbone.json"),
-        ({"hidden_dropout_prob": float("nan")}, "backbone.json is not JSON"),
-        ({"initializer_range": float("inf")}, "backbone.json is not JSON"),
-        ({"rope_scaling": {"deep": [[[10**12]]]}}, "claims a size of 1000000000000 as deep"),
-        ({"model_type": ["bert"]}, "no text encoder"),
-        ({"model_type": "x" * 100_000}, "no text encoder"),
-        # A mask of the square of its positions, which no file holds.
-        ({"model_type": "gpt_neo", "attention_types": [[["global"], 2]], **SQUARE}, "parameters"),
-    ],
-    ids=lambda value: str(value)[:60],
-)
+@pytest.mark.parametrize(("raw", "why"), [
+    ({"num_labels": 10_000_000}, "claims a size of 10000000 as num_labels"),
+    ({"num_labels": 10**400}, "backbone.json is not JSON: number is infinity"),
+    ({"vocab_size": -44}, "its config"),
+    ({"vocab_size": 10**30}, "backbone.json cannot be used"),
+    ({"num_hidden_layers": 2.5}, "backbone.json"),
+    ({"hidden_dropout_prob": float("nan")}, "backbone.json is not JSON"),
+    ({"initializer_range": float("inf")}, "backbone.json is not JSON"),
+    ({"rope_scaling": {"deep": [[[10**12]]]}}, "claims a size of 1000000000000 as deep"),
+    ({"model_type": ["bert"]}, "no text encoder"),
+    ({"model_type": "x" * 100_000}, "no text encoder"),
+    # A mask of the square of its positions, which no file holds.
+    ({"model_type": "gpt_neo", "attention_types": [[["global"], 2]], **SQUARE}, "parameters"),
+], ids=lambda value: str(value)[:60])  # fmt: skip
 def test_numbers_that_no_transformer_has(poly: Path, raw: dict[str, object], why: str) -> None:
     config = json.loads((poly / "backbone.json").read_text())
     (poly / "backbone.json").write_text(json.dumps(config | raw))
@@ -344,17 +324,13 @@ def test_numbers_that_no_transformer_has(poly: Path, raw: dict[str, object], why
     assert len(message) < 2000
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"chunk_size_feed_forward": "x"},
-        {"chunk_size_feed_forward": 1000},
-        {"output_hidden_states": "x", "output_attentions": [1]},
-        {"return_dict": False},
-        {"pad_token_id": -1},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("fields", [
+    {"chunk_size_feed_forward": "x"},
+    {"chunk_size_feed_forward": 1000},
+    {"output_hidden_states": "x", "output_attentions": [1]},
+    {"return_dict": False},
+    {"pad_token_id": -1},
+], ids=str)  # fmt: skip
 def test_how_a_config_wants_its_transformer_to_be_called_does_not_count(poly: Path, fields: dict[str, object]) -> None:
     found = polyrank.load(poly).rank(["w1 w2"], ["w3", "w4 w5"])
     (poly / "backbone.json").write_text(json.dumps(json.loads((poly / "backbone.json").read_text()) | fields))

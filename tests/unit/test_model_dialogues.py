@@ -201,40 +201,37 @@ def test_a_file_that_only_says_it_is_compressed(tmp_path: Path, name: str) -> No
     assert refused(tmp_path, line(), name).startswith(f"{name}: cannot be read")
 
 
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        (b"{", "not JSON"),
-        (b'{"context": ["\xff"]}', "not JSON in UTF-8"),
-        (b"[" * 100_000, "not JSON"),
-        (line(context=["\ud800"]), "not JSON"),
-        (b"[]", "not a JSON object"),
-        (line(response=None), "response must be a text"),
-        (line(response={"role": "assistant", "content": None}), "response must be a text"),
-        (line(context=[{"from": "human", "value": "hello"}]), "context must be a list of texts, or of messages"),
-        (line(context=[{"role": "user", "content": 5}]), "content: must be a string"),
-        (line(context=[{"role": "assistant", "content": None, "tool_calls": []}]), "the context is empty"),
-        (line(context=None), "context is missing"),
-        (line(context=["hello", None]), "context must be a list of texts"),
-        (line(response=" "), "response must be a text"),
-        (b'{"context": ["hello"]}', "response must be a text"),
-        (line(context="hello"), "context must be a list of texts"),
-        (line(context=["hello", 3]), "context must be a list of texts"),
-        (line(context=[]), "the context is empty"),
-        (b'{"text": "hello", "intent": "greet"}', "context is missing: what was said before, as a list of texts"),
-        (line(context=[" "]), "the context is empty"),
-        (line(persona="I sell lamps."), "persona must be a list of texts"),
-        (line(candidates="yes"), "candidates must be a list of texts"),
-        (line(candidates=["no", None, "yes"]), "candidates must be a list of texts"),
-        (line(candidates=["no"]), "the response is not among the 1 candidates; add it to them"),
-        (line(label=0), "label must be the place of the gold reply"),
-        (line(label=3), "label must be the place of the gold reply"),
-        (line(label=-2), "label must be the place of the gold reply"),
-        (line(label="1"), "label must be the place of the gold reply"),
-        (line(label=True), "label must be the place of the gold reply"),
-        (line(label=1.0), "label must be the place of the gold reply"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "says"), [
+    (b"{", "not JSON"),
+    (b'{"context": ["\xff"]}', "not JSON in UTF-8"),
+    (b"[" * 100_000, "not JSON"),
+    (line(context=["\ud800"]), "not JSON"),
+    (b"[]", "not a JSON object"),
+    (line(response=None), "response must be a text"),
+    (line(response={"role": "assistant", "content": None}), "response must be a text"),
+    (line(context=[{"from": "human", "value": "hello"}]), "context must be a list of texts, or of messages"),
+    (line(context=[{"role": "user", "content": 5}]), "content: must be a string"),
+    (line(context=[{"role": "assistant", "content": None, "tool_calls": []}]), "the context is empty"),
+    (line(context=None), "context is missing"),
+    (line(context=["hello", None]), "context must be a list of texts"),
+    (line(response=" "), "response must be a text"),
+    (b'{"context": ["hello"]}', "response must be a text"),
+    (line(context="hello"), "context must be a list of texts"),
+    (line(context=["hello", 3]), "context must be a list of texts"),
+    (line(context=[]), "the context is empty"),
+    (b'{"text": "hello", "intent": "greet"}', "context is missing: what was said before, as a list of texts"),
+    (line(context=[" "]), "the context is empty"),
+    (line(persona="I sell lamps."), "persona must be a list of texts"),
+    (line(candidates="yes"), "candidates must be a list of texts"),
+    (line(candidates=["no", None, "yes"]), "candidates must be a list of texts"),
+    (line(candidates=["no"]), "the response is not among the 1 candidates; add it to them"),
+    (line(label=0), "label must be the place of the gold reply"),
+    (line(label=3), "label must be the place of the gold reply"),
+    (line(label=-2), "label must be the place of the gold reply"),
+    (line(label="1"), "label must be the place of the gold reply"),
+    (line(label=True), "label must be the place of the gold reply"),
+    (line(label=1.0), "label must be the place of the gold reply"),
+])  # fmt: skip
 def test_a_bad_line_is_named(tmp_path: Path, bad: bytes, says: str) -> None:
     message = refused(tmp_path, line() + b"\n" + bad + b"\n" + line())
     assert message.startswith("data.jsonl:3: ")
@@ -269,12 +266,6 @@ def written(path: Path, dialogues: list[Dialogue]) -> bytes:
     return path.read_bytes()
 
 
-def interrupted(path: Path, error: BaseException) -> None:
-    with new_dialogues(path) as write:
-        write(FULL)
-        raise error
-
-
 @pytest.fixture(params=[*NAMES, "D.JSONL.GZ"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A file to write; the test must leave nothing else beside it."""
@@ -303,25 +294,6 @@ def test_a_line_holds_what_the_example_has(tmp_path: Path) -> None:
         "candidates": ["no", "yes"], "label": 1, "negatives": ["never", "no"], "dialogue": "17",
     }  # fmt: skip
     assert bare == {"context": ["hi"], "response": "yes", "negatives": []}
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt()])
-def test_a_block_that_fails_leaves_what_was_there(path: Path, error: BaseException) -> None:
-    with pytest.raises(type(error)):
-        interrupted(path, error)
-    assert not path.exists()
-    before = written(path, [BARE])
-    with pytest.raises(type(error)):
-        interrupted(path, error)
-    assert path.read_bytes() == before
-
-
-def test_the_file_appears_when_it_is_complete(path: Path) -> None:
-    with new_dialogues(path) as write:
-        for _ in range(2000):
-            write(FULL)
-        assert not path.exists()
-    assert path.exists()
 
 
 KILLED = """
@@ -367,72 +339,55 @@ def test_an_unknown_kind_of_file_is_not_written(tmp_path: Path, name: str) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_is_missing_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        written(tmp_path / "none" / "d.jsonl", [BARE])
-
-
 IMAGE = {"type": "image_url", "image_url": {"url": "http://a/b.png"}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "track", "arguments": "{}"}}
 
 
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ("hi", "hi"),
-        (None, ""),
-        ("", ""),
-        ([], ""),
-        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
-        ([{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b", "annotations": []}], "a\nb"),
-        ([{"text": "a"}, "b"], "a\nb"),
-        (
-            [IMAGE, {"type": "text", "text": "what is this?"}, {"type": "input_audio", "input_audio": {}}],
-            "what is this?",
-        ),
-        ([IMAGE], ""),
-        ([{"type": "refusal", "refusal": "no"}], "no"),
-        ([{"type": ["text"]}], ""),
-        (["See ", {"type": "link", "text": "https://a.example"}, "."], "See https://a.example."),
-        ([{"type": "plain", "text": "call "}, {"type": "bold", "text": "now"}], "call now"),
-        ([{"type": "text", "text": "See"}, {"type": "link", "text": "a"}, IMAGE, "b", "c"], "See\nab\nc"),
-        ([{"type": "thinking", "text": "hm"}, {"type": "reasoning", "text": "hm"}, "yes"], "yes"),
-        ([{"type": "list", "text": ["a"]}, "b"], "b"),
-    ],
-)
+@pytest.mark.parametrize(("content", "text"), [
+    ("hi", "hi"),
+    (None, ""),
+    ("", ""),
+    ([], ""),
+    ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
+    ([{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b", "annotations": []}], "a\nb"),
+    ([{"text": "a"}, "b"], "a\nb"),
+    ([IMAGE, {"type": "text", "text": "what is this?"}, {"type": "input_audio", "input_audio": {}}], "what is this?"),
+    ([IMAGE], ""),
+    ([{"type": "refusal", "refusal": "no"}], "no"),
+    ([{"type": ["text"]}], ""),
+    (["See ", {"type": "link", "text": "https://a.example"}, "."], "See https://a.example."),
+    ([{"type": "plain", "text": "call "}, {"type": "bold", "text": "now"}], "call now"),
+    ([{"type": "text", "text": "See"}, {"type": "link", "text": "a"}, IMAGE, "b", "c"], "See\nab\nc"),
+    ([{"type": "thinking", "text": "hm"}, {"type": "reasoning", "text": "hm"}, "yes"], "yes"),
+    ([{"type": "list", "text": ["a"]}, "b"], "b"),
+])  # fmt: skip
 def test_the_texts_of_a_content_are_read_and_the_rest_is_skipped(content: object, text: str) -> None:
     assert text_of(content) == text
 
 
-@pytest.mark.parametrize(
-    ("message", "turn"),
-    [
-        ({"role": "user", "content": "hi", "name": "ann"}, Turn("hi", "user")),
-        ({"role": "assistant", "content": "hello", "refusal": None, "tool_calls": None}, Turn("hello", "assistant")),
-        ({"role": "assistant", "content": None, "tool_calls": [CALL]}, Turn("", "assistant")),
-        ({"role": "assistant", "content": None, "refusal": "no"}, Turn("no", "assistant")),
-        ({"role": "tool", "tool_call_id": "c1", "content": '{"state": "sent"}'}, Turn('{"state": "sent"}', "tool")),
-        ({"role": "developer", "content": [{"type": "text", "text": "be short"}]}, Turn("be short", "developer")),
-        ({"content": "who?"}, Turn("who?")),
-        ({"role": None, "content": [{"type": None, "text": "who?"}]}, Turn("who?")),
-    ],
-)
+@pytest.mark.parametrize(("message", "turn"), [
+    ({"role": "user", "content": "hi", "name": "ann"}, Turn("hi", "user")),
+    ({"role": "assistant", "content": "hello", "refusal": None, "tool_calls": None}, Turn("hello", "assistant")),
+    ({"role": "assistant", "content": None, "tool_calls": [CALL]}, Turn("", "assistant")),
+    ({"role": "assistant", "content": None, "refusal": "no"}, Turn("no", "assistant")),
+    ({"role": "tool", "tool_call_id": "c1", "content": '{"state": "sent"}'}, Turn('{"state": "sent"}', "tool")),
+    ({"role": "developer", "content": [{"type": "text", "text": "be short"}]}, Turn("be short", "developer")),
+    ({"content": "who?"}, Turn("who?")),
+    ({"role": None, "content": [{"type": None, "text": "who?"}]}, Turn("who?")),
+])  # fmt: skip
 def test_a_message_is_a_turn(message: dict[str, object], turn: Turn) -> None:
     assert turn_of(message) == turn
 
 
-@pytest.mark.parametrize(
-    ("message", "says"),
-    [
-        ({"content": 5}, "content: must be a string, a list of parts, or null"),
-        ({"content": {"text": "a"}}, "content: must be"),
-        ({"content": [5]}, "content: part 0 must be a string or an object"),
-        ({"content": ["a", {"type": "text", "text": 5}]}, "content: part 1: text must be a string"),
-        ({"content": [{"type": "text"}]}, "content: part 0: text must be a string"),
-        ({"role": 5, "content": "a"}, "role: must be a string"),
-        ({"content": None, "refusal": 5}, "refusal: must be a string"),
-    ],
-)
+@pytest.mark.parametrize(("message", "says"), [
+    ({"content": 5}, "content: must be a string, a list of parts, or null"),
+    ({"content": {"text": "a"}}, "content: must be"),
+    ({"content": [5]}, "content: part 0 must be a string or an object"),
+    ({"content": ["a", {"type": "text", "text": 5}]}, "content: part 1: text must be a string"),
+    ({"content": [{"type": "text"}]}, "content: part 0: text must be a string"),
+    ({"role": 5, "content": "a"}, "role: must be a string"),
+    ({"content": None, "refusal": 5}, "refusal: must be a string"),
+])  # fmt: skip
 def test_what_is_no_message_is_refused(message: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         turn_of(message)

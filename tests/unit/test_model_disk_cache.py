@@ -108,9 +108,7 @@ def test_a_damaged_entry_is_removed_with_one_warning(cache: DiskCache, directory
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_an_entry_that_others_may_write_to_is_not_run(
-    cache: DiskCache, directory: Path, tmp_path: Path, link: bool
-) -> None:
+def test_an_entry_that_others_may_write_to_is_not_run(cache: DiskCache, directory: Path, tmp_path, link: bool) -> None:
     """Whoever owns the directory above may put another in the place of one that was looked at."""
     cache.put(KEY, FACTS, b"blob")
     path = entry_of(directory)

@@ -79,15 +79,12 @@ def test_a_gpu_is_for_torch() -> None:
         candidates("openvino", "float32", gpu)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "chosen"),
-    [
-        ({"torch": 1.0}, "torch"),
-        ({"torch": 1.0, "openvino": 0.95}, "torch"),  # nearly equal: the reference
-        ({"torch": 1.0, "openvino": 0.7}, "openvino"),
-        ({"torch": 1.0, "openvino": 2.0}, "torch"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "chosen"), [
+    ({"torch": 1.0}, "torch"),
+    ({"torch": 1.0, "openvino": 0.95}, "torch"),  # nearly equal: the reference
+    ({"torch": 1.0, "openvino": 0.7}, "openvino"),
+    ({"torch": 1.0, "openvino": 2.0}, "torch"),
+])  # fmt: skip
 def test_auto_leaves_the_reference_only_where_it_is_worth_it(seconds: dict[str, float], chosen: str) -> None:
     assert fastest({Runner(name, "float32"): each for name, each in seconds.items()}).backend == chosen
 
@@ -167,19 +164,16 @@ def test_where_openvino_fails_torch_remains(tmp_path: Path, monkeypatch: pytest.
         polyrank.load(base, backend="openvino")
 
 
-@pytest.mark.parametrize(
-    ("backend", "precision", "expected"),
-    [
-        ("auto", "auto", ["torch float32", "openvino float32", "openvino bfloat16"]),
-        ("auto", "float32", ["torch float32", "openvino float32"]),
-        ("auto", "bfloat16", ["torch bfloat16", "openvino bfloat16"]),
-        ("auto", "float16", ["torch float16"]),
-        ("torch", "auto", ["torch float32"]),
-        ("torch", "float16", ["torch float16"]),
-        ("openvino", "auto", ["openvino float32", "openvino bfloat16"]),
-        ("openvino", "bfloat16", ["openvino bfloat16"]),
-    ],
-)
+@pytest.mark.parametrize(("backend", "precision", "expected"), [
+    ("auto", "auto", ["torch float32", "openvino float32", "openvino bfloat16"]),
+    ("auto", "float32", ["torch float32", "openvino float32"]),
+    ("auto", "bfloat16", ["torch bfloat16", "openvino bfloat16"]),
+    ("auto", "float16", ["torch float16"]),
+    ("torch", "auto", ["torch float32"]),
+    ("torch", "float16", ["torch float16"]),
+    ("openvino", "auto", ["openvino float32", "openvino bfloat16"]),
+    ("openvino", "bfloat16", ["openvino bfloat16"]),
+])  # fmt: skip
 def test_what_is_not_named_is_chosen_from_what_the_processor_computes_in(
     monkeypatch: pytest.MonkeyPatch, backend: str, precision: str, expected: list[str]
 ) -> None:
@@ -187,17 +181,14 @@ def test_what_is_not_named_is_chosen_from_what_the_processor_computes_in(
     assert runners(backend, precision, CPU) == expected
 
 
-@pytest.mark.parametrize(
-    ("backend", "precision", "expected"),
-    [
-        ("auto", "auto", ["torch float32", "openvino float32", "openvino bfloat16", "openvino int8"]),
-        ("openvino", "auto", ["openvino float32", "openvino bfloat16", "openvino int8"]),
-        ("auto", "int8", ["openvino int8"]),
-        ("openvino", "int8", ["openvino int8"]),
-        ("auto", "float32", ["torch float32", "openvino float32"]),
-        ("torch", "auto", ["torch float32"]),
-    ],
-)
+@pytest.mark.parametrize(("backend", "precision", "expected"), [
+    ("auto", "auto", ["torch float32", "openvino float32", "openvino bfloat16", "openvino int8"]),
+    ("openvino", "auto", ["openvino float32", "openvino bfloat16", "openvino int8"]),
+    ("auto", "int8", ["openvino int8"]),
+    ("openvino", "int8", ["openvino int8"]),
+    ("auto", "float32", ["torch float32", "openvino float32"]),
+    ("torch", "auto", ["torch float32"]),
+])  # fmt: skip
 def test_int8_is_offered_for_what_was_quantised(monkeypatch, backend: str, precision: str, expected: list[str]) -> None:
     on_any_processor(monkeypatch)
     monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32", "BF16", "INT8"])
@@ -262,13 +253,10 @@ def test_auto_takes_int8_that_the_checkpoint_proves_though_it_is_not_near(quanti
     assert polyrank.load(quantised, backend="torch", precision="auto").precision == "float32"
 
 
-@pytest.mark.parametrize(
-    ("proof", "why"),
-    [
-        ({"recall_change": (-0.004, -0.005, -0.003)}, "R@1 changes by -0.40 points, more than -0.3"),
-        ({"made_for": "another"}, "was changed after it was quantised; run polyrank quantise again"),
-    ],
-)
+@pytest.mark.parametrize(("proof", "why"), [
+    ({"recall_change": (-0.004, -0.005, -0.003)}, "R@1 changes by -0.40 points, more than -0.3"),
+    ({"made_for": "another"}, "was changed after it was quantised; run polyrank quantise again"),
+])  # fmt: skip
 def test_auto_leaves_out_int8_without_a_proof_and_says_so_once(
     quantised: Path, proof: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -358,20 +346,17 @@ BATCH = "a text's output depends on its batch"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("part", "wrong", "why"),
-    [
-        *((part, lambda each: each, None) for part in ("contexts", "candidates", "pairs")),
-        *((part, lambda each: each + 1e-6 * len(each), BATCH) for part in ("contexts", "candidates", "pairs")),
-        *((part, lambda each: each * np.nan, "its numbers are not finite") for part in ("candidates", "pairs")),
-        ("contexts", turned, "a vector's cosine with that of float32 is"),
-        ("candidates", turned, "a vector's cosine with that of float32 is"),
-        ("candidates", lambda each: each * 1.02, "a vector's length is 2.0% off"),
-        ("pairs", lambda each: np.round(each, 1), "scores have a rank correlation of"),
-        ("pairs", lambda each: -each, "scores have a rank correlation of -1.0"),
-        ("pairs", lambda each: each * 1.5, "scores are off by"),
-    ],
-)
+@pytest.mark.parametrize(("part", "wrong", "why"), [
+    *((part, lambda each: each, None) for part in ("contexts", "candidates", "pairs")),
+    *((part, lambda each: each + 1e-6 * len(each), BATCH) for part in ("contexts", "candidates", "pairs")),
+    *((part, lambda each: each * np.nan, "its numbers are not finite") for part in ("candidates", "pairs")),
+    ("contexts", turned, "a vector's cosine with that of float32 is"),
+    ("candidates", turned, "a vector's cosine with that of float32 is"),
+    ("candidates", lambda each: each * 1.02, "a vector's length is 2.0% off"),
+    ("pairs", lambda each: np.round(each, 1), "scores have a rank correlation of"),
+    ("pairs", lambda each: -each, "scores have a rank correlation of -1.0"),
+    ("pairs", lambda each: each * 1.5, "scores are off by"),
+])  # fmt: skip
 def test_auto_refuses_a_coarser_precision_that_changes_what_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, wrong: Wrong, why: str | None
 ) -> None:
@@ -441,14 +426,11 @@ def test_torch_in_16_bits_is_near_to_float32_and_leaves_the_weights_alone(tmp_pa
     assert {each.dtype for each in ranker.encoder.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize(
-    ("backend", "precision", "why"),
-    [
-        ("torch", "int8", "torch does not compute in int8; use openvino or auto"),
-        ("torch", "bf16", "unknown precision 'bf16'; use one of auto, float32, float16, bfloat16, int8"),
-        ("openvino-bf16", "auto", "unknown back-end 'openvino-bf16'; use one of auto, torch, openvino"),
-    ],
-)
+@pytest.mark.parametrize(("backend", "precision", "why"), [
+    ("torch", "int8", "torch does not compute in int8; use openvino or auto"),
+    ("torch", "bf16", "unknown precision 'bf16'; use one of auto, float32, float16, bfloat16, int8"),
+    ("openvino-bf16", "auto", "unknown back-end 'openvino-bf16'; use one of auto, torch, openvino"),
+])  # fmt: skip
 def test_what_does_not_go_together_is_refused(backend: str, precision: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=f"^{why}$"):
         polyrank.load("nothing here", backend=backend, precision=precision)

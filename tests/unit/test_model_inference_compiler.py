@@ -20,7 +20,7 @@ from tiny_int8 import quantised_checkpoint, require_int8
 
 import polyrank
 from polyrank.model import threads
-from polyrank.model.checkpoint.stored import StoredModel
+from polyrank.model.checkpoint.discovery import StoredModel
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inference import auto, compiler, disk_cache, openvino_backend
@@ -152,9 +152,7 @@ def test_auto_remembers_what_an_earlier_process_measured(
     assert len(unread) == (2 if fastest == TORCH else 1), "torch needs the network"
 
 
-def test_what_was_measured_before_decides_for_all_parts_of_a_model(
-    tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_measured_before_decides_for_all_parts_of_a_model(tmp_path, disk: DiskCache, monkeypatch) -> None:
     path = checkpoint(tmp_path)
 
     def measure(fastest: Runner) -> None:

@@ -131,9 +131,7 @@ def test_a_context_is_encoded_once_for_all_batches_of_its_candidates(checkpoint:
     assert seen[2:] == [*(each.contexts[0] for each in others), PAIRS.contexts[0]], "only the last two are remembered"
 
 
-def test_a_second_stage_takes_as_many_threads_as_were_chosen_before_torch_was_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_stage_takes_as_many_threads_as_were_chosen_before_torch_was_imported(tmp_path, monkeypatch) -> None:
     before = torch.get_num_threads()
     config = read_config(write_checkpoint(tmp_path, "virt", 5, architecture="virt") / CONFIG_FILE)
     monkeypatch.setattr(threads, "_chosen", before + 1)

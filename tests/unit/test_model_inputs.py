@@ -122,19 +122,16 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", NO_FILES)
-@pytest.mark.parametrize(
-    ("name", "read", "refused"),
-    [
-        ("tokenizer.json", lambda at: Tokenizer(at), CheckpointInvalid),
-        ("model.safetensors", lambda at: file_sha256(at), CheckpointInvalid),
-        (f"{ID}/manifest.json", lambda at: read_manifest(at.parent), GenerationCorrupt),
-        (f"generations/{ID}/manifest.json", lambda at: GenerationStore(at.parents[2]).manifest(ID), GenerationCorrupt),
-        ("CURRENT", lambda at: Pointer(at.parent).current(), GenerationCorrupt),
-        (f"jobs/{ID}.json", lambda at: JobStore(at.parents[1]).get(ID), JobNotFound),
-        (f"{ID}.log", lambda at: UpdateLog.found(at), (OSError, GenerationError)),
-        ("qrels.tsv", lambda at: read_judgements(at), InvalidInput),
-    ],
-)
+@pytest.mark.parametrize(("name", "read", "refused"), [
+    ("tokenizer.json", lambda at: Tokenizer(at), CheckpointInvalid),
+    ("model.safetensors", lambda at: file_sha256(at), CheckpointInvalid),
+    (f"{ID}/manifest.json", lambda at: read_manifest(at.parent), GenerationCorrupt),
+    (f"generations/{ID}/manifest.json", lambda at: GenerationStore(at.parents[2]).manifest(ID), GenerationCorrupt),
+    ("CURRENT", lambda at: Pointer(at.parent).current(), GenerationCorrupt),
+    (f"jobs/{ID}.json", lambda at: JobStore(at.parents[1]).get(ID), JobNotFound),
+    (f"{ID}.log", lambda at: UpdateLog.found(at), (OSError, GenerationError)),
+    ("qrels.tsv", lambda at: read_judgements(at), InvalidInput),
+])  # fmt: skip
 def test_what_is_no_file_or_has_no_end_is_refused_at_once(
     tmp_path: Path, name: str, make: Callable[[Path], None], read: Callable[[Path], Any], refused: Any
 ) -> None:
@@ -147,17 +144,14 @@ def test_what_is_no_file_or_has_no_end_is_refused_at_once(
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, device, folder, unix_socket])
-@pytest.mark.parametrize(
-    ("name", "read", "told"),
-    [
-        ("HISTORY", lambda at: Pointer(at.parent).history([ID]), []),
-        ("TRIAL", lambda at: Pointer(at.parent).trial(), None),
-        ("journal", lambda at: read_journal(at), (0, [])),
-        ("build.lock", lambda at: holder_of(at), "another process"),
-        ("jobs/idempotency.json", lambda at: IdempotencyKeys(at.parents[1]).job_of("key", ""), None),
-        (f".CURRENT.{'0' * 16}.tmp", lambda at: remove_leftovers(at.parent), None),
-    ],
-)
+@pytest.mark.parametrize(("name", "read", "told"), [
+    ("HISTORY", lambda at: Pointer(at.parent).history([ID]), []),
+    ("TRIAL", lambda at: Pointer(at.parent).trial(), None),
+    ("journal", lambda at: read_journal(at), (0, [])),
+    ("build.lock", lambda at: holder_of(at), "another process"),
+    ("jobs/idempotency.json", lambda at: IdempotencyKeys(at.parents[1]).job_of("key", ""), None),
+    (f".CURRENT.{'0' * 16}.tmp", lambda at: remove_leftovers(at.parent), None),
+])  # fmt: skip
 def test_what_is_no_file_counts_as_nothing(
     tmp_path: Path, name: str, make: Callable[[Path], None], read: Callable[[Path], Any], told: Any
 ) -> None:
@@ -209,9 +203,7 @@ BLANK = b"\n" * 40_000_000
     ("pool.jsonl.gz", rows_of_a_pool), ("pool.jsonl.zst", rows_of_a_pool),
     ("d.jsonl.gz", examples), ("d.jsonl.zst", examples),
 ])  # fmt: skip
-def test_a_small_file_of_very_many_blank_lines_is_given_up(
-    tmp_path: Path, name: str, read: Callable[[Path], Any]
-) -> None:
+def test_a_small_file_of_very_many_blank_lines_is_given_up(tmp_path, name: str, read: Callable[[Path], Any]) -> None:
     (tmp_path / name).write_bytes(zstd(BLANK) if name.endswith("zst") else gzip.compress(BLANK))
     with pytest.raises(RankingError, match="more than 1048576 of its lines are blank"):
         read(tmp_path / name)

@@ -81,14 +81,11 @@ def test_the_fingerprint_is_that_of_the_weights() -> None:
     assert lexical(last=1.0).fingerprint != lexical(last=1.5).fingerprint
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"evidence": None}, "evidence is missing"),
-        ({"evidence": {"version": 99}}, "evidence.version 99"),
-        ({"evidence": {"weights": {"smell": 1.0}}}, "unknown smell"),
-    ],
-)
+@pytest.mark.parametrize(("change", "why"), [
+    ({"evidence": None}, "evidence is missing"),
+    ({"evidence": {"version": 99}}, "evidence.version 99"),
+    ({"evidence": {"weights": {"smell": 1.0}}}, "unknown smell"),
+])  # fmt: skip
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, change: dict[str, object], why: str) -> None:
     write_config(tmp_path / CONFIG_FILE, BUILT_IN)
     (tmp_path / CONFIG_FILE).write_text(json.dumps({**BUILT_IN.to_json(), **change}))

@@ -21,17 +21,14 @@ def values(weights: dict[str, float], *turns: str, persona: tuple[str, ...] = ()
     return evidence.values(Conversation.of(turns, persona), table)
 
 
-@pytest.mark.parametrize(
-    ("feature", "turns", "persona", "best"),
-    [
-        ("persona", ("hi",), ("I like my boat",), 2),
-        ("last", ("hi", "ord-77-a please"), (), 1),
-        ("before", ("hello", "a lamp please", "sure"), (), 4),
-        ("older", ("a blue boat", "x", "y"), (), 2),
-        ("names", ("is ord-77-a in your lamps and boat shop", "x", "hello"), (), 1),
-        ("said", ("YES!", "x"), (), 3),
-    ],
-)
+@pytest.mark.parametrize(("feature", "turns", "persona", "best"), [
+    ("persona", ("hi",), ("I like my boat",), 2),
+    ("last", ("hi", "ord-77-a please"), (), 1),
+    ("before", ("hello", "a lamp please", "sure"), (), 4),
+    ("older", ("a blue boat", "x", "y"), (), 2),
+    ("names", ("is ord-77-a in your lamps and boat shop", "x", "hello"), (), 1),
+    ("said", ("YES!", "x"), (), 3),
+])  # fmt: skip
 def test_each_feature_finds_its_reply(
     feature: str, turns: tuple[str, ...], persona: tuple[str, ...], best: int
 ) -> None:

@@ -52,13 +52,6 @@ def test_sums_are_bm25() -> None:
     assert sums[4] > 0
 
 
-def test_a_pool_is_counted_the_same_in_parts() -> None:
-    parts = Statistics.of(TEXTS[:3]).plus(Statistics.of(TEXTS[3:]))
-    whole = Statistics.of(iter(TEXTS))
-    for name, array in whole.arrays().items():
-        np.testing.assert_array_equal(parts.arrays()[name], array)
-
-
 def test_many_texts_are_counted_in_chunks() -> None:
     statistics = Statistics.of("one two" if row % 2 else "two" for row in range(10_001))
     assert (statistics.texts, statistics.words) == (10_001, 15_001)

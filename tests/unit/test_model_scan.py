@@ -131,14 +131,11 @@ def broken(*_: object) -> NDArray[np.float32]:
 
 
 @needs_bytes
-@pytest.mark.parametrize(
-    ("changed", "why"),
-    [
-        (wrong, f"{LIBRARY}'s product of bytes is wrong for vectors of 8 components"),
-        (missing, f"{LIBRARY} has no product of bytes here: no such operator"),
-        (broken, f"{LIBRARY} has no product of bytes here: libtbb.so.12"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "why"), [
+    (wrong, f"{LIBRARY}'s product of bytes is wrong for vectors of 8 components"),
+    (missing, f"{LIBRARY} has no product of bytes here: no such operator"),
+    (broken, f"{LIBRARY} has no product of bytes here: libtbb.so.12"),
+])  # fmt: skip
 @pytest.mark.usefixtures("looked_at_again")
 def test_bytes_are_not_relied_upon_where_they_are_wrong_or_missing_and_it_is_said(
     monkeypatch: pytest.MonkeyPatch,

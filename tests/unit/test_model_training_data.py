@@ -98,19 +98,13 @@ def test_growing_contexts_of_unnamed_dialogues_are_on_one_side(tmp_path: Path, e
 GREETINGS = ["hi", "hello", "good morning", "hey there"]
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        lambda n: {"context": [GREETINGS[n % 4]], "response": f"reply {n}"},
-        lambda n: {"context": [GREETINGS[n % 4], f"question {n}"], "response": f"reply {n}"},
-        lambda n: {"context": [GREETINGS[n % 4], "hello, how can I help?", f"question {n}"], "response": f"reply {n}"},
-    ],
-    ids=["greeting", "question", "answered"],
-)
+@pytest.mark.parametrize("row", [
+    lambda n: {"context": [GREETINGS[n % 4]], "response": f"reply {n}"},
+    lambda n: {"context": [GREETINGS[n % 4], f"question {n}"], "response": f"reply {n}"},
+    lambda n: {"context": [GREETINGS[n % 4], "hello, how can I help?", f"question {n}"], "response": f"reply {n}"},
+], ids=["greeting", "question", "answered"])  # fmt: skip
 @pytest.mark.parametrize("count", [120, 1200])
-def test_four_greetings_are_not_four_dialogues(
-    tmp_path: Path, row: Callable[[int], dict[str, Any]], count: int
-) -> None:
+def test_four_greetings_are_not_four_dialogues(tmp_path, row: Callable[[int], dict[str, Any]], count: int) -> None:
     corpus, report = read(tmp_path, [row(n) for n in range(count)])
     assert (report.kept, report.held_out) == (0.9 * count, 0.1 * count)
     assert len({one.dialogue for side in both(corpus) for one in side}) == count
@@ -290,16 +284,12 @@ def test_repeats_are_left_out_but_are_no_bad_lines(tmp_path: Path) -> None:
     assert report.dropped == {"repeats another example": 10 * (1 + 2 + 3)}
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [{"context": ["a"], "response": "b", "dialogue": "one"}],
-        [{"context": ["a"], "response": f"b{n}", "dialogue": "one"} for n in range(30)],
-        turns(3, 20),
-        [],
-    ],
-    ids=["one example", "one name", "three dialogues", "none"],
-)
+@pytest.mark.parametrize("rows", [
+    [{"context": ["a"], "response": "b", "dialogue": "one"}],
+    [{"context": ["a"], "response": f"b{n}", "dialogue": "one"} for n in range(30)],
+    turns(3, 20),
+    [],
+], ids=["one example", "one name", "three dialogues", "none"])  # fmt: skip
 def test_a_single_dialogue_is_refused_and_so_are_too_few(tmp_path: Path, rows: Lines) -> None:
     with pytest.raises(TrainingDataInvalid, match="needs at least four dialogues, two of them to select by"):
         read(tmp_path, rows)

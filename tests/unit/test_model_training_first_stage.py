@@ -40,13 +40,10 @@ def cross(base: Path, first_stage: Path, **fields: Any) -> Student:
     return start(residual_settings(base, first_stage, **fields))
 
 
-@pytest.mark.parametrize(
-    ("origin", "before", "rank"),
-    [
-        *[("base model", before, rank) for before, rank in ((0, 0), (2, 0), (2, 2), (2, 3))],
-        *[("first stage", before, rank) for before, rank in ((0, 0), (2, 0), (2, 2))],
-    ],
-)
+@pytest.mark.parametrize(("origin", "before", "rank"), [
+    *[("base model", before, rank) for before, rank in ((0, 0), (2, 0), (2, 2), (2, 3))],
+    *[("first stage", before, rank) for before, rank in ((0, 0), (2, 0), (2, 2))],
+])  # fmt: skip
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_first_scores_are_those_of_the_first_stage(
     base: Path, tmp_path: Path, origin: str, before: int, rank: int, shared: bool
@@ -170,15 +167,6 @@ def test_a_bi_encoder_learns_beside_the_words_of_another_model(base: Path, tmp_p
         config = settings(base, architecture="bi", steps=1, words=words)
         assert train(config, data, tmp_path / name, on_survey=seen.survey, watch=seen.watch) is not None
         assert (seen.looks[0][1] < 0.5) == bool(words), "replies repeat an order's number, which only words can read"
-
-
-def test_a_model_without_words_is_refused_before_files_are_read(base: Path, tmp_path: Path) -> None:
-    silent, seen = write_checkpoint(tmp_path, "silent", 0, architecture="bi"), Seen()
-    config, files = settings(base, words=str(silent)), Data([tmp_path / "none"])
-    with pytest.raises(
-        InvalidInput, match=f"{silent} is no checkpoint whose words count; give another one, or lexical"
-    ):
-        train(config, files, tmp_path / "no", on_survey=seen.survey, watch=seen.watch)
 
 
 def test_words_count_in_the_loss_or_not_at_all(base: Path, tmp_path: Path) -> None:

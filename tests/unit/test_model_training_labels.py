@@ -87,13 +87,10 @@ def test_labels_of_a_shifted_world_calibrate_what_comes_later(base: Path, tmp_pa
     assert error(second.calibration) < 0.08 < 0.3 < error(first.calibration)
 
 
-@pytest.mark.parametrize(
-    ("labels", "said"),
-    [
-        (49, "49 labels are too few, 50 are needed; wait for more feedback"),
-        (60, "4 labels say right and 56 wrong: too few of one kind; wait for more feedback"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "said"), [
+    (49, "49 labels are too few, 50 are needed; wait for more feedback"),
+    (60, "4 labels say right and 56 wrong: too few of one kind; wait for more feedback"),
+])  # fmt: skip
 def test_labels_that_cannot_tell_calibrate_nothing(base: Path, tmp_path: Path, labels: int, said: str) -> None:
     file = write_rows(tmp_path / "labels.jsonl", _labels(_asked(labels, 2), lambda place: place < 4))
     with pytest.raises(InvalidInput, match=f"^nothing is written: {said}$"):

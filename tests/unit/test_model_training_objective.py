@@ -66,15 +66,11 @@ def test_they_are_as_their_formulas(seed: int) -> None:
     assert found == pytest.approx(distillation_by_hand(scores, teacher, allowed), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        lambda scores, allowed: listwise(scores, torch.tensor(GOLD), allowed),
-        lambda scores, allowed: pointwise(scores, torch.tensor(GOLD), allowed),
-        lambda scores, allowed: distillation(scores, torch.tensor(drawn(9)), allowed),
-    ],
-    ids=["listwise", "pointwise", "distillation"],
-)
+@pytest.mark.parametrize("loss", [
+    lambda scores, allowed: listwise(scores, torch.tensor(GOLD), allowed),
+    lambda scores, allowed: pointwise(scores, torch.tensor(GOLD), allowed),
+    lambda scores, allowed: distillation(scores, torch.tensor(drawn(9)), allowed),
+], ids=["listwise", "pointwise", "distillation"])  # fmt: skip
 def test_a_forbidden_column_has_no_part_in_value_or_gradient(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     allowed = torch.tensor(mask(3))
     assert not allowed.all()

@@ -265,9 +265,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(base: Path, data: Path, t
     assert cut == whole
 
 
-def test_the_papers_recipe_learns_and_an_interrupted_run_of_it_ends_alike(
-    base: Path, data: Path, tmp_path: Path
-) -> None:
+def test_the_papers_recipe_learns_and_an_interrupted_run_of_it_ends_alike(base: Path, data: Path, tmp_path) -> None:
     given = {"learning_rate": 1e-2, "code_learning_rate": 1e-2, "warmup_steps": 8, "dropout": 0.0, "batch_tokens": 80}
     sizes = {"precision": "no", "max_context_tokens": 40, "max_candidate_tokens": 16}
     own = PretrainConfig.with_recipe(base=str(base), recipe="humeau2020", **given, **sizes, epochs=6.0)

@@ -112,9 +112,7 @@ def test_memory_savers_give_the_same_run(base: Path, data: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("fields", [{}, {"tune": "all-but-embeddings"}, {"lora_rank": 4}, {"architecture": "cross"}])
-def test_gradient_checkpointing_gives_the_same_run(
-    base: Path, data: Path, tmp_path: Path, fields: dict[str, Any]
-) -> None:
+def test_gradient_checkpointing_gives_the_same_run(base: Path, data: Path, tmp_path, fields: dict[str, Any]) -> None:
     fields = {"steps": 6, "dropout": None, **fields}
     _, plain = run(settings(base, **fields), data, tmp_path / "plain")
     _, saved = run(settings(base, **fields, gradient_checkpointing=True), data, tmp_path / "saved")
@@ -175,9 +173,7 @@ def test_accumulated_batches_are_averaged_and_a_large_gradient_is_clipped(
     assert sorted(float(each.abs().sum()) for each in found) == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_rates_follow_the_schedule_and_norms_do_not_decay(
-    base: Path, data: Path, tmp_path: Path, captured: Captured
-) -> None:
+def test_rates_follow_the_schedule_and_norms_do_not_decay(base: Path, data: Path, tmp_path, captured: Captured) -> None:
     config = settings(
         base, architecture="poly", steps=8, warmup_steps=4, schedule="linear", learning_rate=0.01,
         code_learning_rate=0.1, weight_decay=0.3,
@@ -249,14 +245,11 @@ def out_of_memory(when: Callable[[BiEncoder], bool], error: Exception) -> Callab
     return encode
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-        MemoryError(),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to"),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to"),
+])  # fmt: skip
 @pytest.mark.parametrize("when", ["a step", "a look"])
 def test_memory_that_does_not_suffice_is_told_with_what_to_do(
     base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, when: str
@@ -446,9 +439,7 @@ class Scaling(Accelerator):  # type: ignore[misc]
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=3)  # type: ignore[attr-defined]
 
 
-def test_a_resumed_run_goes_on_with_the_scale_of_half_precision(
-    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_goes_on_with_the_scale_of_half_precision(base: Path, data: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(loop, "Accelerator", Scaling)
     config = settings(base, steps=24, looks=2.0)
     run(config, data, tmp_path / "whole")
@@ -475,20 +466,14 @@ def changed_file(data: Path, parent: Path) -> Data:
     return Data([write_rows(data, found)])
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda data, parent: Data([write_examples(parent / "other.jsonl", 70)]),
-        lambda data, parent: Data([data], weights=[3.0]),
-        lambda data, parent: Data([data], every_turn=True),
-        lambda data, parent: Data([data, data]),
-        changed_file,
-    ],
-    ids=["another file", "another weight", "every turn", "more files", "changed since"],
-)
-def test_a_resumed_run_must_have_the_same_files(
-    base: Path, tmp_path: Path, other: Callable[[Path, Path], Data]
-) -> None:
+@pytest.mark.parametrize("other", [
+    lambda data, parent: Data([write_examples(parent / "other.jsonl", 70)]),
+    lambda data, parent: Data([data], weights=[3.0]),
+    lambda data, parent: Data([data], every_turn=True),
+    lambda data, parent: Data([data, data]),
+    changed_file,
+], ids=["another file", "another weight", "every turn", "more files", "changed since"])  # fmt: skip
+def test_a_resumed_run_must_have_the_same_files(base: Path, tmp_path, other: Callable[[Path, Path], Data]) -> None:
     config = settings(base, steps=20, looks=3.0)
     data = write_examples(tmp_path / "data.jsonl")
     interrupted(config, data, tmp_path / "out", 8)
@@ -589,9 +574,7 @@ def test_weights_that_are_none_are_refused(weights: list[float]) -> None:
         Data([Path("a"), Path("b")], weights)
 
 
-def test_a_cross_encoder_learns_from_batches_of_one_where_they_list_negatives(
-    base: Path, data: Path, tmp_path: Path
-) -> None:
+def test_a_cross_encoder_learns_from_batches_of_one_where_they_list_negatives(base: Path, data: Path, tmp_path) -> None:
     config = settings(base, architecture="cross", batch_size=1, steps=2)
     listed = write_rows(tmp_path / "listed.jsonl", [{**row, "negatives": ["w30", "w31"]} for row in rows(80)])
     _, seen = run(config, listed, tmp_path / "out")
@@ -600,9 +583,7 @@ def test_a_cross_encoder_learns_from_batches_of_one_where_they_list_negatives(
         run(config, data, tmp_path / "none")
 
 
-def test_a_cross_encoder_learns_from_batches_of_one_with_replies_of_others(
-    base: Path, data: Path, tmp_path: Path
-) -> None:
+def test_a_cross_encoder_learns_from_batches_of_one_with_replies_of_others(base: Path, data: Path, tmp_path) -> None:
     config = settings(base, architecture="cross", batch_size=1, extra_replies=16, steps=4)
     _, seen = run(config, data, tmp_path / "out")
     assert len(seen.losses) == 4
@@ -641,15 +622,12 @@ def test_a_look_that_is_no_number_is_never_the_best(
     assert ranker.config.training["selection"]["loss"] == 1.5
 
 
-@pytest.mark.parametrize(
-    ("told", "best"),
-    [
-        pytest.param(
-            [(2.0, [2.0, 2.1]), (3.0, [1.6, 3.0]), (2.9, [1.5, 2.9]), (1.0, [1.7, 1.8]), (3.0, [1.6])], 2, id="too sure"
-        ),
-        pytest.param([(6.0, [1.4]), (0.6, [0.0]), (0.2, [0.1]), (0.1, [0.0]), (0.3, [0.0])], 3, id="all come first"),
-    ],
-)
+@pytest.mark.parametrize(("told", "best"), [
+    pytest.param(
+        [(2.0, [2.0, 2.1]), (3.0, [1.6, 3.0]), (2.9, [1.5, 2.9]), (1.0, [1.7, 1.8]), (3.0, [1.6])], 2, id="too sure"
+    ),
+    pytest.param([(6.0, [1.4]), (0.6, [0.0]), (0.2, [0.1]), (0.1, [0.0]), (0.3, [0.0])], 3, id="all come first"),
+])  # fmt: skip
 def test_the_best_look_has_the_lowest_loss_at_the_scale_that_suits_it(
     base: Path,
     data: Path,

@@ -59,19 +59,16 @@ def trusting(tree: ast.AST) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("source", "lines"),
-    [
-        ("AutoModel.from_config(config)", [1]),
-        ("AutoModel.from_pretrained(path, trust_remote_code=True)", [1]),
-        ("AutoModel.from_config(config, trust_remote_code=trusted)", [1]),
-        ("AutoModel.from_config(config, trust_remote_code=False)", []),
-        ("build = AutoModel.from_config", [1]),
-        ("SentenceTransformer(path)", [1]),
-        ("partial(SentenceTransformer, trust_remote_code=False)", []),
-        ("from polyrank.model.architectures.cross import CrossEncoder\nCrossEncoder(path)", []),
-    ],
-)
+@pytest.mark.parametrize(("source", "lines"), [
+    ("AutoModel.from_config(config)", [1]),
+    ("AutoModel.from_pretrained(path, trust_remote_code=True)", [1]),
+    ("AutoModel.from_config(config, trust_remote_code=trusted)", [1]),
+    ("AutoModel.from_config(config, trust_remote_code=False)", []),
+    ("build = AutoModel.from_config", [1]),
+    ("SentenceTransformer(path)", [1]),
+    ("partial(SentenceTransformer, trust_remote_code=False)", []),
+    ("from polyrank.model.architectures.cross import CrossEncoder\nCrossEncoder(path)", []),
+])  # fmt: skip
 def test_a_call_that_trusts_is_seen(source: str, lines: list[int]) -> None:
     assert trusting(ast.parse(source)) == lines
 

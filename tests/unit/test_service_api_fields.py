@@ -100,35 +100,32 @@ def nested(depth: int) -> dict[str, Any]:
     return {"$not": nested(depth - 1)} if depth > 1 else {"f": 1}
 
 
-@pytest.mark.parametrize(
-    ("filter_", "says"),
-    [
-        ({"$nor": []}, "$nor: is not one of $and, $or, $not"),
-        ({"$and": []}, "$and: must be a list of filters, one at least"),
-        ({"$or": {"f": 1}}, "$or: must be a list of filters, one at least"),
-        ({"$or": [{"f": 1}, 7]}, "$or[1]: must be a filter, an object"),
-        ({"$not": [{"f": 1}]}, "$not: must be a filter, an object"),
-        ({"$and": [{"$not": {"f": {}}}]}, "$and[0].$not.f: give one of gt, gte, lt, lte, exists"),
-        ({"f": []}, "f: a list must hold 1 to 1000 values"),
-        ({"f": [1] * (MAX_VALUES + 1)}, "f: a list must hold 1 to 1000 values"),
-        ({"f": [[1]]}, "f: values must be strings, finite numbers, true, false or null"),
-        ({"f": math.nan}, "f: values must be strings, finite numbers, true, false or null"),
-        ({"f": {"$gt": 1}}, "f.$gt: is not one of gt, gte, lt, lte, exists; write gt, without $"),
-        (
-            {"f": {"city": "Oslo"}},
-            "f.city: is not one of gt, gte, lt, lte, exists; for the field city inside it write f.city",
-        ),
-        ({"f": {"city": ["Oslo"]}}, "f.city: is not one of gt, gte, lt, lte, exists"),
-        ({"f": {"exists": 1}}, "f.exists: must be true or false"),
-        ({"f": {"gt": None}}, "f: bounds must be finite numbers, or strings, all of one kind"),
-        ({"f": {"gt": True}}, "f: bounds must be finite numbers, or strings, all of one kind"),
-        ({"f": {"gt": math.inf}}, "f: bounds must be finite numbers, or strings, all of one kind"),
-        ({"f": {"gt": 1, "lt": "2"}}, "f: bounds must be finite numbers, or strings, all of one kind"),
-        ({f"f{n}": n for n in range(MAX_CONDITIONS + 1)}, "has more than 64 conditions"),
-        ({"$and": [{}] * (MAX_CONDITIONS + 1)}, "has more than 64 conditions"),
-        (nested(MAX_DEPTH + 1), "$not.$not.$not.$not.$not.$not.$not.$not: filters are nested deeper than 8"),
-    ],
-)
+@pytest.mark.parametrize(("filter_", "says"), [
+    ({"$nor": []}, "$nor: is not one of $and, $or, $not"),
+    ({"$and": []}, "$and: must be a list of filters, one at least"),
+    ({"$or": {"f": 1}}, "$or: must be a list of filters, one at least"),
+    ({"$or": [{"f": 1}, 7]}, "$or[1]: must be a filter, an object"),
+    ({"$not": [{"f": 1}]}, "$not: must be a filter, an object"),
+    ({"$and": [{"$not": {"f": {}}}]}, "$and[0].$not.f: give one of gt, gte, lt, lte, exists"),
+    ({"f": []}, "f: a list must hold 1 to 1000 values"),
+    ({"f": [1] * (MAX_VALUES + 1)}, "f: a list must hold 1 to 1000 values"),
+    ({"f": [[1]]}, "f: values must be strings, finite numbers, true, false or null"),
+    ({"f": math.nan}, "f: values must be strings, finite numbers, true, false or null"),
+    ({"f": {"$gt": 1}}, "f.$gt: is not one of gt, gte, lt, lte, exists; write gt, without $"),
+    (
+        {"f": {"city": "Oslo"}},
+        "f.city: is not one of gt, gte, lt, lte, exists; for the field city inside it write f.city",
+    ),
+    ({"f": {"city": ["Oslo"]}}, "f.city: is not one of gt, gte, lt, lte, exists"),
+    ({"f": {"exists": 1}}, "f.exists: must be true or false"),
+    ({"f": {"gt": None}}, "f: bounds must be finite numbers, or strings, all of one kind"),
+    ({"f": {"gt": True}}, "f: bounds must be finite numbers, or strings, all of one kind"),
+    ({"f": {"gt": math.inf}}, "f: bounds must be finite numbers, or strings, all of one kind"),
+    ({"f": {"gt": 1, "lt": "2"}}, "f: bounds must be finite numbers, or strings, all of one kind"),
+    ({f"f{n}": n for n in range(MAX_CONDITIONS + 1)}, "has more than 64 conditions"),
+    ({"$and": [{}] * (MAX_CONDITIONS + 1)}, "has more than 64 conditions"),
+    (nested(MAX_DEPTH + 1), "$not.$not.$not.$not.$not.$not.$not.$not: filters are nested deeper than 8"),
+])  # fmt: skip
 def test_what_is_no_filter_is_told_with_its_place(filter_: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         checked_filter(filter_)
@@ -181,15 +178,12 @@ def test_now_is_one_time_throughout_a_filter() -> None:
     assert bounds == {"gte": "now-7d", "lt": "now"}
 
 
-@pytest.mark.parametrize(
-    ("bounds", "says"),
-    [
-        ({"gte": "2026-11-01", "lt": "2026-12"}, "at: '2026-12' is no date or time as another bound is"),
-        ({"gte": "now-7d", "lt": "tomorrow"}, "at: 'tomorrow' is no date or time as another bound is"),
-        ({"gte": "now", "lt": 5}, "at: bounds must be finite numbers, or strings, all of one kind"),
-        ({"gte": "now-999999w"}, "at: now-999999w is before the year 1 or after 9999"),
-    ],
-)
+@pytest.mark.parametrize(("bounds", "says"), [
+    ({"gte": "2026-11-01", "lt": "2026-12"}, "at: '2026-12' is no date or time as another bound is"),
+    ({"gte": "now-7d", "lt": "tomorrow"}, "at: 'tomorrow' is no date or time as another bound is"),
+    ({"gte": "now", "lt": 5}, "at: bounds must be finite numbers, or strings, all of one kind"),
+    ({"gte": "now-999999w"}, "at: now-999999w is before the year 1 or after 9999"),
+])  # fmt: skip
 def test_bounds_beside_a_time_are_times(bounds: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         checked_filter({"at": bounds})

@@ -24,41 +24,35 @@ def said(body: bytes, model: type[BaseModel] = RankIn) -> list[str]:
     return [f"{where}: {what}" for where, what in found.found]
 
 
-@pytest.mark.parametrize(
-    ("fields", "findings"),
-    [
-        ('"Top-K": 5', ["Top-K: unknown field; did you mean top_k?"]),
-        ('"expect": {"zzz": 1}', ["expect.zzz: unknown field; there are fingerprint, generation"]),
-        ('"rerank": {"top_n": 0}', ["rerank.top_n: must be 1 or more"]),
-        ('"exclude_ids": [""]', ["exclude_ids.0: must not be empty"]),
-        (
-            '"filter": {"n": {"like": 1}}',
-            ["filter: n.like: is not one of gt, gte, lt, lte, exists; for the field like inside it write n.like"],
-        ),
-        ('"top_k": 0, "retrieve_k": 0', ["top_k: must be 1 or more", "retrieve_k: must be 1 or more"]),
-    ],
-)
+@pytest.mark.parametrize(("fields", "findings"), [
+    ('"Top-K": 5', ["Top-K: unknown field; did you mean top_k?"]),
+    ('"expect": {"zzz": 1}', ["expect.zzz: unknown field; there are fingerprint, generation"]),
+    ('"rerank": {"top_n": 0}', ["rerank.top_n: must be 1 or more"]),
+    ('"exclude_ids": [""]', ["exclude_ids.0: must not be empty"]),
+    (
+        '"filter": {"n": {"like": 1}}',
+        ["filter: n.like: is not one of gt, gte, lt, lte, exists; for the field like inside it write n.like"],
+    ),
+    ('"top_k": 0, "retrieve_k": 0', ["top_k: must be 1 or more", "retrieve_k: must be 1 or more"]),
+])  # fmt: skip
 def test_each_mistake_has_one_finding(fields: str, findings: list[str]) -> None:
     assert said(b'{"context": "a", %s}' % fields.encode()) == findings
 
 
-@pytest.mark.parametrize(
-    ("context", "finding"),
-    [
-        ("[]", "context: must not be empty"),
-        ("[[1]]", "context.0: must be a string or an object, not a list"),
-        ('[{"text": 5}]', "context.0.text: must be a string or a list, not a number"),
-        ('[{"role": "user", "text": "a", "content": "a"}]', "context.0: give either `text` or `content`"),
-        ('[{"role": "user", "contents": "a"}]', "context.0.contents: unknown field; did you mean content?"),
-        ('[{"content": [{"type": "image_url", "image_url": {}}]}]', ": context: at least one turn must have text"),
-        ('[{"content": [{"type": "text", "text": 5}]}]', "context.0.content: part 0: text must be a string"),
-        ('[{"content": [5]}]', "context.0.content.0: must be a string or an object, not a number"),
-        ('[{"content": 5}]', "context.0.content: must be a string or a list, not a number"),
-        ('[{"text": null}]', "context.0: give either `text` or `content`"),
-        ("null", "context: is required"),
-        ('["", {"content": " "}]', ": context: at least one turn must have text"),
-    ],
-)
+@pytest.mark.parametrize(("context", "finding"), [
+    ("[]", "context: must not be empty"),
+    ("[[1]]", "context.0: must be a string or an object, not a list"),
+    ('[{"text": 5}]', "context.0.text: must be a string or a list, not a number"),
+    ('[{"role": "user", "text": "a", "content": "a"}]', "context.0: give either `text` or `content`"),
+    ('[{"role": "user", "contents": "a"}]', "context.0.contents: unknown field; did you mean content?"),
+    ('[{"content": [{"type": "image_url", "image_url": {}}]}]', ": context: at least one turn must have text"),
+    ('[{"content": [{"type": "text", "text": 5}]}]', "context.0.content: part 0: text must be a string"),
+    ('[{"content": [5]}]', "context.0.content.0: must be a string or an object, not a number"),
+    ('[{"content": 5}]', "context.0.content: must be a string or a list, not a number"),
+    ('[{"text": null}]', "context.0: give either `text` or `content`"),
+    ("null", "context: is required"),
+    ('["", {"content": " "}]', ": context: at least one turn must have text"),
+])  # fmt: skip
 def test_only_the_branch_of_a_union_that_was_meant_is_explained(context: str, finding: str) -> None:
     assert said(b'{"context": %s}' % context.encode()) == [finding]
 

@@ -45,42 +45,35 @@ def test_refused(fields: dict[str, object]) -> None:
         accepted(RankIn, **fields)
 
 
-@pytest.mark.parametrize(
-    ("most", "one"),
-    [
-        (MAX_TURNS, lambda count: {"context": ["a"] * count}),
-        (MAX_TURNS, lambda count: {"context": [{"text": "a"}] * count}),
-        (MAX_PERSONA, lambda count: {"context": "a", "persona": ["p"] * count}),
-        (10_000, lambda count: {"context": "a", "exclude_ids": ["i"] * count}),
-        (MAX_ID_CHARS, lambda count: {"context": "a", "exclude_ids": ["i" * count]}),
-        (MAX_ID_CHARS, lambda count: {"context": "a", "candidates": [{"id": "i" * count}]}),
-        (64, lambda count: {"context": [{"text": "a", "role": "r" * count}]}),
-    ],
-    ids=["texts", "turns", "persona", "excluded", "excluded id", "candidate id", "role"],
-)
+@pytest.mark.parametrize(("most", "one"), [
+    (MAX_TURNS, lambda count: {"context": ["a"] * count}),
+    (MAX_TURNS, lambda count: {"context": [{"text": "a"}] * count}),
+    (MAX_PERSONA, lambda count: {"context": "a", "persona": ["p"] * count}),
+    (10_000, lambda count: {"context": "a", "exclude_ids": ["i"] * count}),
+    (MAX_ID_CHARS, lambda count: {"context": "a", "exclude_ids": ["i" * count]}),
+    (MAX_ID_CHARS, lambda count: {"context": "a", "candidates": [{"id": "i" * count}]}),
+    (64, lambda count: {"context": [{"text": "a", "role": "r" * count}]}),
+], ids=["texts", "turns", "persona", "excluded", "excluded id", "candidate id", "role"])  # fmt: skip
 def test_as_many_as_allowed_and_not_one_more(most: int, one: Callable[[int], dict[str, object]]) -> None:
     accepted(RankIn, **one(most))
     with pytest.raises(ValidationError):
         accepted(RankIn, **one(most + 1))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"context": "a\0b"},
-        {"context": ["", "a"]},
-        {"context": [{"role": "user", "text": "a"}, "b"]},
-        {"context": "a", "candidates": ["b", {"id": "i"}, {"text": "t"}, {"id": "i", "text": "t"}]},
-        {"context": "a", "filter": {"x": [1, True, None, "s", 1.5], "y": None, "$or": [{"z": {"gte": 1}}, {}]}},
-        {"context": "a", "timeout_ms": 10**15},
-        {"context": "a", "expect": {"fingerprint": "f"}},
-        {"context": "a", "candidates": None, "exact": True},
-        {"context": "a", "score_threshold": 1},
-        *({"context": "a", "answer_if": share} for share in (1, 1e-300, 0.8)),
-        {"context": "a", "group_by": "topic", "top_k": 500, "limit_per_group": 2},
-        {"context": "a", "group_by": "topic", "candidates": ["b"]},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"context": "a\0b"},
+    {"context": ["", "a"]},
+    {"context": [{"role": "user", "text": "a"}, "b"]},
+    {"context": "a", "candidates": ["b", {"id": "i"}, {"text": "t"}, {"id": "i", "text": "t"}]},
+    {"context": "a", "filter": {"x": [1, True, None, "s", 1.5], "y": None, "$or": [{"z": {"gte": 1}}, {}]}},
+    {"context": "a", "timeout_ms": 10**15},
+    {"context": "a", "expect": {"fingerprint": "f"}},
+    {"context": "a", "candidates": None, "exact": True},
+    {"context": "a", "score_threshold": 1},
+    *({"context": "a", "answer_if": share} for share in (1, 1e-300, 0.8)),
+    {"context": "a", "group_by": "topic", "top_k": 500, "limit_per_group": 2},
+    {"context": "a", "group_by": "topic", "candidates": ["b"]},
+])  # fmt: skip
 def test_accepted(fields: dict[str, object]) -> None:
     accepted(RankIn, **fields)
 
@@ -129,16 +122,13 @@ def test_messages_are_taken_as_the_sdk_of_openai_dumps_them() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "turn",
-    [
-        {"role": "user", "tool_calls": None},
-        {"role": "user", "refusal": None, "name": "ann"},
-        {"role": "user", "content": "a", "tool_call": [CALL]},
-        {"role": "user", "content": "a", "text": "a"},
-        {"role": "user", "content": ["a"] * (MAX_TURNS + 1)},
-    ],
-)
+@pytest.mark.parametrize("turn", [
+    {"role": "user", "tool_calls": None},
+    {"role": "user", "refusal": None, "name": "ann"},
+    {"role": "user", "content": "a", "tool_call": [CALL]},
+    {"role": "user", "content": "a", "text": "a"},
+    {"role": "user", "content": ["a"] * (MAX_TURNS + 1)},
+])  # fmt: skip
 def test_what_is_no_message_is_refused(turn: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         accepted(RankIn, context=["a", turn])
@@ -193,21 +183,17 @@ MANY = 500
 PLAIN = {f"field{number}": number for number in range(5)}
 
 
-@pytest.mark.parametrize(
-    ("kind", "body"),
-    [
-        (RankIn, {"context": [{"content": [{"type": "text", "text": "a"}]}] * MANY}),
-        (RankIn, {"context": "a", "candidates": ["a"] * MANY}),
-        (RankIn, {"context": "a", "candidates": [{"id": "a"}] * MANY}),
-        (RankIn, {"context": "a", "exclude_ids": ["a"] * MANY}),
-        (BatchIn, {"requests": [PLAIN] * MAX_BATCH}),
-        (UpsertIn, [{"id": f"{number}", "text": "a", "metadata": PLAIN} for number in range(MANY)]),
-        (IndexIn, {"candidates": [{"text": "a", "metadata": PLAIN}] * MANY}),
-        (DeleteIn, {"ids": ["a"] * MANY}),
-        (CompatRerankIn, {"query": "a", "documents": [{"text": "a", **PLAIN}] * MANY}),
-    ],
-    ids=["turns", "texts", "ids", "excluded", "rankings", "updates", "pool", "removed", "documents"],
-)
+@pytest.mark.parametrize(("kind", "body"), [
+    (RankIn, {"context": [{"content": [{"type": "text", "text": "a"}]}] * MANY}),
+    (RankIn, {"context": "a", "candidates": ["a"] * MANY}),
+    (RankIn, {"context": "a", "candidates": [{"id": "a"}] * MANY}),
+    (RankIn, {"context": "a", "exclude_ids": ["a"] * MANY}),
+    (BatchIn, {"requests": [PLAIN] * MAX_BATCH}),
+    (UpsertIn, [{"id": f"{number}", "text": "a", "metadata": PLAIN} for number in range(MANY)]),
+    (IndexIn, {"candidates": [{"text": "a", "metadata": PLAIN}] * MANY}),
+    (DeleteIn, {"ids": ["a"] * MANY}),
+    (CompatRerankIn, {"query": "a", "documents": [{"text": "a", **PLAIN}] * MANY}),
+], ids=["turns", "texts", "ids", "excluded", "rankings", "updates", "pool", "removed", "documents"])  # fmt: skip
 def test_other_threads_may_go_on_at_each_member_of_a_list(kind: type[BaseModel], body: object) -> None:
     """They may where a function of Python begins; pydantic's own code lets nobody in."""
     begun: list[str] = []

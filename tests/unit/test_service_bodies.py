@@ -84,16 +84,12 @@ def test_the_servers_own_bounds() -> None:
         to_request(body(candidates=["x"] * 4), SETTINGS)
 
 
-@pytest.mark.parametrize(
-    ("where", "wrapped"),
-    [
-        ("persona", lambda text: ["a", text]),
-        ("candidates", lambda text: ["a", text]),
-        ("candidates", lambda text: [{"text": text}]),
-        ("candidates", lambda text: [{"id": "a long id is no text", "text": text}]),
-    ],
-    ids=["persona", "candidate", "candidate text", "named candidate"],
-)
+@pytest.mark.parametrize(("where", "wrapped"), [
+    ("persona", lambda text: ["a", text]),
+    ("candidates", lambda text: ["a", text]),
+    ("candidates", lambda text: [{"text": text}]),
+    ("candidates", lambda text: [{"id": "a long id is no text", "text": text}]),
+], ids=["persona", "candidate", "candidate text", "named candidate"])  # fmt: skip
 def test_every_text_has_the_same_bound(where: str, wrapped: Callable[[str], object]) -> None:
     to_request(body(**{where: wrapped("0123456789")}), SETTINGS)
     with pytest.raises(InvalidInput, match=f"{where}: a text has 11 characters; at most 10"):
@@ -182,14 +178,10 @@ def test_a_small_batch_goes_before_a_large_body(tmp_path: Path, monkeypatch: pyt
         assert INLINE_VALUES < small < max(asked)
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/rerank", {"query": "a", "documents": [{"text": "a", **{f"f{n}": "v" for n in range(13)}}] * 10_000}),
-        ("/index/candidates", [{"id": "a", "text": "a", "metadata": {f"f{n}": n for n in range(10)}}] * 10_000),
-    ],
-    ids=["documents", "candidates"],
-)
+@pytest.mark.parametrize(("path", "body"), [
+    ("/rerank", {"query": "a", "documents": [{"text": "a", **{f"f{n}": "v" for n in range(13)}}] * 10_000}),
+    ("/index/candidates", [{"id": "a", "text": "a", "metadata": {f"f{n}": n for n in range(10)}}] * 10_000),
+], ids=["documents", "candidates"])  # fmt: skip
 def test_as_many_as_a_server_allows_have_room_for_their_fields(tmp_path: Path, path: str, body: object) -> None:
     build_store(tmp_path)
     with TestClient(create_app(Settings(store=tmp_path), load)) as client:

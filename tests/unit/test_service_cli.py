@@ -36,19 +36,16 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     return make
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "line"),
-    [
-        (UsageError("give one of them"), 2, "give one of them"),
-        (SettingsError("port: too large"), 2, "port: too large"),
-        (StoreUnavailable("Redis failed"), 1, "Redis failed"),
-        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "No space left on device: /x/y"),
-        (PermissionError(errno.EACCES, "Permission denied", "/x"), 1, "Permission denied: /x"),
-        (OSError("odd"), 1, "odd"),
-        (StoreUnavailable("a server said:\r\nno\n"), 1, "a server said: no"),
-        (KeyboardInterrupt(), 1, "interrupted; nothing was left half-written"),
-    ],
-)
+@pytest.mark.parametrize(("error", "status", "line"), [
+    (UsageError("give one of them"), 2, "give one of them"),
+    (SettingsError("port: too large"), 2, "port: too large"),
+    (StoreUnavailable("Redis failed"), 1, "Redis failed"),
+    (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1, "No space left on device: /x/y"),
+    (PermissionError(errno.EACCES, "Permission denied", "/x"), 1, "Permission denied: /x"),
+    (OSError("odd"), 1, "odd"),
+    (StoreUnavailable("a server said:\r\nno\n"), 1, "a server said: no"),
+    (KeyboardInterrupt(), 1, "interrupted; nothing was left half-written"),
+])  # fmt: skip
 def test_a_failure_is_a_status_and_one_line(
     capsys: Capture, failing: Callable[[BaseException], None], error: BaseException, status: int, line: str
 ) -> None:

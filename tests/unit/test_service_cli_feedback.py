@@ -63,9 +63,7 @@ def test_a_conversation_is_erased_by_its_name_or_a_ranking(capsys: Capture, stor
     assert again.result == {"rankings": 0, "files_left": 0, "loop_collects_anew": False, "unknown": ["one"]}
 
 
-def test_several_conversations_of_several_pools_are_erased(
-    capsys: Capture, store: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_conversations_of_several_pools_are_erased(capsys, store: Path, tmp_path_factory, monkeypatch) -> None:
     """Each that is named, however it is written, and in all pools that a server has."""
     other = tmp_path_factory.mktemp("other")
     third = Identity.of(other).conversation("other")
@@ -104,9 +102,3 @@ def test_a_full_disk_in_one_pool_keeps_no_other_from_being_erased(
     assert (done.status, done.out) == (1, "b: erased: 1 rankings and their events\n")
     assert done.err.startswith("polyrank: nothing is erased yet: ")
     assert [*uses(other)] == []
-
-
-def test_where_there_is_no_store_that_is_wrong_usage(capsys: Capture, tmp_path: Path) -> None:
-    for action in (["status"], ["erase", "--conversation", "a"]):
-        done = call(capsys, "feedback", *action, "--store", tmp_path / "nothing")
-        assert (done.status, "is no directory" in done.err) == (2, True)

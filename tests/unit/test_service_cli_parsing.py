@@ -49,19 +49,15 @@ def test_an_empty_value_is_refused(capsys: pytest.CaptureFixture[str], words: tu
     assert ": must not be empty (see polyrank" in call(capsys, *words).misuse
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("feedback", "status", "--store", "S", "--store", "T"),
-        ("rank", "hi", "--top-k", "3", "--top-k=4"),
-        ("rank", "hi", "--url", "http://a", "--url", "http://a"),
-        ("build", "--activate", "--no-activate"),
-        ("serve", "--port", "8001", "--port", "8002"),
-        ("train", "--seed", "1", "--epochs", "2", "--seed", "2"),
-        ("evaluate", "--model", "lexical", "--model", "bm25", "--data", "F"),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", [
+    ("feedback", "status", "--store", "S", "--store", "T"),
+    ("rank", "hi", "--top-k", "3", "--top-k=4"),
+    ("rank", "hi", "--url", "http://a", "--url", "http://a"),
+    ("build", "--activate", "--no-activate"),
+    ("serve", "--port", "8001", "--port", "8002"),
+    ("train", "--seed", "1", "--epochs", "2", "--seed", "2"),
+    ("evaluate", "--model", "lexical", "--model", "bm25", "--data", "F"),
+], ids=" ".join)  # fmt: skip
 def test_an_option_given_twice_is_refused(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
     """The last one alone would count."""
     assert ": may be given only once (see polyrank" in call(capsys, *words).misuse

@@ -68,9 +68,7 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
     ]
 
 
-def test_a_reranker_whose_scores_depend_on_each_other_is_refused(
-    capsys: Capture, here: Path, served: list[Settings]
-) -> None:
+def test_a_reranker_whose_scores_depend_on_each_other_is_refused(capsys, here: Path, served: list[Settings]) -> None:
     for mask in ("one-way", "arrow"):
         config = ModelConfig(architecture="uni", base_name="any", own=UniConfig(mask=mask))  # type: ignore[arg-type]
         write_config(here / "r" / CONFIG_FILE, config)
@@ -98,9 +96,7 @@ def test_each_store_may_have_a_name_and_each_must_be_there(capsys: Capture, serv
 
 
 @pytest.mark.usefixtures("here")
-def test_no_flag_is_needed_where_the_environment_names_the_store(
-    capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_flag_is_needed_where_the_environment_names_the_store(capsys, served: list[Settings], monkeypatch) -> None:
     monkeypatch.setenv("POLYRANK_STORE", "s")
     monkeypatch.delenv("POLYRANK_BACKEND")
     monkeypatch.delenv("POLYRANK_PRECISION")

@@ -207,49 +207,6 @@ def test_verify_names_what_is_corrupt(capsys: Capture, store: Path) -> None:
     assert call(capsys, "store", "verify", "--store", store, bad).status == 1
 
 
-@pytest.mark.parametrize("unknown", ["20200101T000000000000-00000000", "../..", "", "CURRENT"])
-def test_unknown_generations_are_one_line(capsys: Capture, store: Path, unknown: str) -> None:
-    active = built(store)
-    message = call(capsys, "store", "activate", "--store", store, unknown).failure()
-    assert unknown in message
-    assert current(capsys, store) == active
-
-
-def test_a_corrupt_generation_is_not_activated_and_not_rolled_back_to(capsys: Capture, store: Path) -> None:
-    bad, good = built(store, "a"), built(store, "b")
-    flip(store, bad, "candidates.arrow")
-    for action in (["activate", bad], ["rollback"]):
-        message = call(capsys, "store", action[0], "--store", store, *action[1:]).failure()
-        assert bad in message
-        assert "candidates.arrow" in message
-        assert current(capsys, store) == good
-
-
-def test_rollback_without_history(capsys: Capture, store: Path) -> None:
-    only = built(store)
-    message = call(capsys, "store", "rollback", "--store", store).failure()
-    assert message == f"no earlier generation to roll back to in {store}"
-    assert current(capsys, store) == only
-
-
-@pytest.mark.parametrize("keep", ["0", "-1"])
-def test_gc_never_removes_all(capsys: Capture, store: Path, keep: str) -> None:
-    only = built(store)
-    wrong = call(capsys, "store", "gc", "--store", store, "--keep", keep).misuse
-    assert "--keep: must be a whole number from 1 to 10,000" in wrong
-    assert current(capsys, store) == only
-
-
-@pytest.mark.parametrize("action", ["list", "verify", "rollback", "gc"])
-def test_a_store_that_is_no_directory_is_wrong_usage_and_not_made(capsys: Capture, tmp_path: Path, action: str) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    for wrong in (tmp_path / "none", file):
-        message = call(capsys, "store", action, "--store", wrong).failure(2)
-        assert message == f"{wrong} is no directory; polyrank build makes a store"
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
-
-
 ANY_ID = "20261121T013000123456-1a2b3c4d"
 # Every command that takes --store, with what else it needs. The first ones read a store, the second ones change it.
 READING = {
@@ -276,9 +233,7 @@ def test_each_command_with_a_store_is_tried() -> None:
 
 
 @pytest.mark.parametrize("command", [*READING, *CHANGING])
-def test_a_directory_of_other_things_is_no_store_and_stays_as_it_is(
-    capsys: Capture, tmp_path: Path, command: str
-) -> None:
+def test_a_directory_of_other_things_is_no_store_and_stays_as_it_is(capsys, tmp_path: Path, command: str) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "notes.txt").write_text("mine")
     before = held(tmp_path)

@@ -48,14 +48,11 @@ def test_a_server_that_does_not_load_it_is_named(capsys: Capture, tmp_path: Path
     assert f"{generation} is active, but {server.url} still answers by {served} after 0.5 s" in told
 
 
-@pytest.mark.parametrize(
-    ("url", "why"),
-    [
-        ("localhost", "give the URL of a polyrank server"),
-        ("http://a:b", "give the URL of a polyrank server"),
-        ("http://127.0.0.1:9", "--wait http://127.0.0.1:9: "),
-    ],
-)
+@pytest.mark.parametrize(("url", "why"), [
+    ("localhost", "give the URL of a polyrank server"),
+    ("http://a:b", "give the URL of a polyrank server"),
+    ("http://127.0.0.1:9", "--wait http://127.0.0.1:9: "),
+])  # fmt: skip
 def test_nothing_is_switched_for_a_server_that_is_none(capsys: Capture, tmp_path: Path, url: str, why: str) -> None:
     first, second = (build_store(tmp_path) for _ in range(2))
     store = GenerationStore(tmp_path)

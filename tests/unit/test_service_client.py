@@ -300,14 +300,10 @@ def test_only_what_reads_follows_redirections(both: Both) -> None:
     assert len(both.sent) == 1
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda client: client.rank("hi", filter={"price": float("nan")}),
-        lambda client: next(client.candidates({"price": float("inf")})),
-    ],
-    ids=["body", "query"],
-)
+@pytest.mark.parametrize("call", [
+    lambda client: client.rank("hi", filter={"price": float("nan")}),
+    lambda client: next(client.candidates({"price": float("inf")})),
+], ids=["body", "query"])  # fmt: skip
 def test_numbers_that_json_has_not(call: Callable[[Any], Any]) -> None:
     with pytest.raises(ValueError, match="NaN, infinite numbers"), polyrank.Client() as client:
         call(client)
@@ -370,18 +366,14 @@ def test_candidates_come_page_by_page(both: Both) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda client: client.delete("abc"), "ids: give a list, not one text"),
-        (lambda client: client.embed("abc"), "texts: give a list, not one text"),
-        (lambda client: client.classify("q", "abc"), "texts: give a list, not one text"),
-        (lambda client: client.rerank("q", "abc"), "documents: give a list, not one text"),
-        (lambda client: client.upsert({"id": "a", "text": "b"}), "candidates: give a list, not one object"),
-        (lambda client: client.rank_batch({"context": "a"}), "requests: give a list, not one object"),
-    ],
-    ids=["delete", "embed", "classify", "rerank", "upsert", "rank_batch"],
-)
+@pytest.mark.parametrize(("call", "said"), [
+    (lambda client: client.delete("abc"), "ids: give a list, not one text"),
+    (lambda client: client.embed("abc"), "texts: give a list, not one text"),
+    (lambda client: client.classify("q", "abc"), "texts: give a list, not one text"),
+    (lambda client: client.rerank("q", "abc"), "documents: give a list, not one text"),
+    (lambda client: client.upsert({"id": "a", "text": "b"}), "candidates: give a list, not one object"),
+    (lambda client: client.rank_batch({"context": "a"}), "requests: give a list, not one object"),
+], ids=["delete", "embed", "classify", "rerank", "upsert", "rank_batch"])  # fmt: skip
 def test_one_text_is_not_taken_for_a_list_of_letters(both: Both, call: Callable[[Any], Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         both.do(call)

@@ -73,18 +73,14 @@ def test_pieces_are_bounded_at_every_size(size: int) -> None:
     assert (sum(map(len, pieces)), max(map(len, pieces)) <= PIECE_BYTES) == (size, True)
 
 
-@pytest.mark.parametrize(
-    ("body", "error"),
-    [
-        (b"", BodyMalformed),
-        (b"{}", BodyMalformed),
-        (gzip.compress(b"{}" * 100)[:-1], BodyMalformed),
-        (gzip.compress(b"{}") + b"more", BodyMalformed),
-        (gzip.compress(b"{}") * 2, BodyMalformed),
-        (gzip.compress(b"{}")[:10] + b"\x00\x00\x00\xff\xff" * 200, BodyTooLarge),
-    ],
-    ids=["nothing", "plain", "cut off", "text after it", "two streams", "blocks of nothing"],
-)
+@pytest.mark.parametrize(("body", "error"), [
+    (b"", BodyMalformed),
+    (b"{}", BodyMalformed),
+    (gzip.compress(b"{}" * 100)[:-1], BodyMalformed),
+    (gzip.compress(b"{}") + b"more", BodyMalformed),
+    (gzip.compress(b"{}") * 2, BodyMalformed),
+    (gzip.compress(b"{}")[:10] + b"\x00\x00\x00\xff\xff" * 200, BodyTooLarge),
+], ids=["nothing", "plain", "cut off", "text after it", "two streams", "blocks of nothing"])  # fmt: skip
 @pytest.mark.parametrize("chunk", [1, 7, 10**6])
 def test_what_is_not_one_stream_is_refused(body: bytes, error: type[RankingError], chunk: int) -> None:
     with pytest.raises(error):

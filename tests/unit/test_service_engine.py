@@ -28,21 +28,13 @@ from service_fakes import (
 )
 
 from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan import Status
 from polyrank.model.text import reading
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import TEXTS_A_PART, Steps
 from polyrank.model.text.sequences import Pairs
 from polyrank.service.caching.vectors import Caches
-from polyrank.service.errors import (
-    DeadlineExceeded,
-    InferenceFailed,
-    NotConfigured,
-    Overloaded,
-    TimeTooShort,
-    UnknownCandidates,
-)
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, Overloaded, TimeTooShort, UnknownCandidates
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import costs, retrieval
 from polyrank.service.ranking.parts import Serving
@@ -52,7 +44,6 @@ from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.unranked import embed, tokenize
 from polyrank.service.ranking.values import Given, Hits, Ranked, RankRequest
 from polyrank.service.scheduling import stages
-from polyrank.service.scheduling.forwards import Embeddings, PairScores
 from polyrank.service.scheduling.scheduler import Work
 from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
@@ -120,14 +111,6 @@ def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned:
     assert ranked.exact
 
 
-def test_every_duplicate_is_a_result_of_its_own(scanned: Serving) -> None:
-    ranked = rank(scanned, asked(candidates=(Given("c1", None), Given(None, "a"), Given("c1", None))))
-    assert sorted(place.index for place in ranked.places) == [0, 1, 2]
-    [one, other] = [place for place in ranked.places if place.id == "c1"]
-    assert one.vector == other.vector
-    assert one.index == 0, "equal scores stay in the order sent"
-
-
 def test_unknown_ids_are_reported_unless_none_is_left(scanned: Serving) -> None:
     some = (Given("nobody", None), Given("c3", None), Given("none", None))
     ranked = rank(scanned, asked(candidates=some))
@@ -141,27 +124,6 @@ def test_exclusion_applies_to_candidates_that_were_sent(scanned: Serving) -> Non
     given = (Given("c1", None), Given("mine", "w1"), Given(None, "w2"))
     ranked = rank(scanned, asked(candidates=given, exclude_ids=("c1", "mine")))
     assert [place.index for place in ranked.places] == [2]
-
-
-def test_the_cross_encoder_orders_the_first_and_the_rest_follow(scanned: Serving) -> None:
-    late = rank(scanned, asked(TEXT, top_k=12))
-    ranked = rank(scanned, asked(TEXT, top_k=12, top_n=5), WordCross())
-    cross = [place.cross for place in ranked.places]
-    assert cross[:5] == sorted(cross[:5], reverse=True)
-    assert cross[5:] == [None] * 7
-    assert {each for each, _ in found(ranked)[:5]} == {each for each, _ in found(late)[:5]}
-    assert found(ranked)[5:] == found(late)[5:]
-
-
-def test_top_k_cuts_after_the_second_look(scanned: Serving) -> None:
-    whole = rank(scanned, asked(TEXT, top_k=30, top_n=30), WordCross())
-    ranked = rank(scanned, asked(TEXT, top_k=2, top_n=30), WordCross())
-    assert found(ranked) == found(whole)[:2]
-
-
-def test_rerank_without_a_cross_encoder_names_the_flag(scanned: Serving) -> None:
-    with pytest.raises(NotConfigured, match="--reranker"):
-        rank(scanned, asked(top_n=5))
 
 
 class Clock:
@@ -284,22 +246,6 @@ def test_without_its_search_thread_only_a_restart_helps() -> None:
     assert runtime.stuck
     assert "the search thread has ended" in (runtime.failed or "")
     runtime.close()
-
-
-def test_pairs_are_scored_and_texts_embedded(scanned: Serving) -> None:
-    async def scene() -> tuple[PairScores, Embeddings, Embeddings]:
-        with running(WordCross()) as runtime:
-            return (
-                await score_pairs(runtime, None, Conversation.of("w1 w2"), ["w2 w3", "w4", "w2 w1"], Journey()),
-                await embed(runtime, scanned, ["w1", "w2 " * 50], Journey()),
-                await embed(runtime, scanned, [], Journey()),
-            )
-
-    read, embedded, nothing = asyncio.run(scene())
-    assert (read.scores.tolist(), read.tokens) == ([1, 0, 2], 2 * 3 + 5)
-    np.testing.assert_array_equal(embedded.made.first, encode_texts(scanned.ranker, ["w1", "w2 " * 50]).first)
-    assert (embedded.tokens, embedded.cut) == (1 + 32, 1)
-    assert len(nothing.made.first) == 0
 
 
 def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> None:

@@ -57,32 +57,29 @@ def test_a_chosen_reply_is_right_and_those_above_it_are_weakly_wrong(store: Path
     assert (done.rankings, done.with_feedback, done.files[TRAIN]) == (1, 1, {"chosen": 1})
 
 
-@pytest.mark.parametrize(
-    ("events", "response", "negatives"),
-    [
-        ([("edited", "b", "better")], "better", "a"),
-        ([("chosen", "b"), ("edited", "b", "better")], "better", "a"),
-        ([("written", None, "mine")], "mine", ""),
-        ([("none_good",), ("written", None, "mine")], "mine", "abc"),
-        ([("none_good",), ("chosen", "b")], "reply b", "a"),
-        ([("written", None, "mine"), ("down", "b")], "mine", "b"),
-        ([("chosen", "c"), ("up", "a")], "reply c", "b"),
-        ([("up", "b")], "reply b", ""),
-        ([("up", "b"), ("down", "a")], "reply b", "a"),
-        ([("down", "b"), ("up", "b")], "reply b", ""),
-        ([("chosen", "h")], "reply h", ""),  # not among those recorded, so nobody knows what stood above it
-        ([("chosen", "never shown")], None, ""),
-        ([("chosen", None, "never shown")], None, ""),
-        ([("chosen", "b"), ("none_good",)], None, ""),
-        ([("chosen", "b"), ("down", "b")], None, ""),
-        ([("up", "b"), ("down", "b")], None, ""),
-        ([("down", "a")], None, ""),
-        ([("none_good",), ("up", "b")], None, ""),
-        ([("written", None, " ")], None, ""),
-        ([("handed_over",), ("resolved",)], None, ""),
-        ([], None, ""),
-    ],
-)
+@pytest.mark.parametrize(("events", "response", "negatives"), [
+    ([("edited", "b", "better")], "better", "a"),
+    ([("chosen", "b"), ("edited", "b", "better")], "better", "a"),
+    ([("written", None, "mine")], "mine", ""),
+    ([("none_good",), ("written", None, "mine")], "mine", "abc"),
+    ([("none_good",), ("chosen", "b")], "reply b", "a"),
+    ([("written", None, "mine"), ("down", "b")], "mine", "b"),
+    ([("chosen", "c"), ("up", "a")], "reply c", "b"),
+    ([("up", "b")], "reply b", ""),
+    ([("up", "b"), ("down", "a")], "reply b", "a"),
+    ([("down", "b"), ("up", "b")], "reply b", ""),
+    ([("chosen", "h")], "reply h", ""),  # not among those recorded, so nobody knows what stood above it
+    ([("chosen", "never shown")], None, ""),
+    ([("chosen", None, "never shown")], None, ""),
+    ([("chosen", "b"), ("none_good",)], None, ""),
+    ([("chosen", "b"), ("down", "b")], None, ""),
+    ([("up", "b"), ("down", "b")], None, ""),
+    ([("down", "a")], None, ""),
+    ([("none_good",), ("up", "b")], None, ""),
+    ([("written", None, " ")], None, ""),
+    ([("handed_over",), ("resolved",)], None, ""),
+    ([], None, ""),
+])  # fmt: skip
 def test_what_people_did_says_what_is_right(
     events: list[Any], response: str | None, negatives: str, store: Path, tmp_path: Path
 ) -> None:
@@ -98,9 +95,7 @@ def test_what_people_did_says_what_is_right(
     ([("down", "a")], "wrong"), ([("chosen", "b"), ("up", "a")], "right"), ([("edited", "a", "better")], None),
     ([("edited", None, "better")], None), ([("up", "b")], None), ([("handed_over",)], None),
 ])  # fmt: skip
-def test_what_people_did_labels_the_first_reply(
-    events: list[Any], label: str | None, store: Path, tmp_path: Path
-) -> None:
+def test_what_people_did_labels_the_first_reply(events: list[Any], label: str | None, store: Path, tmp_path) -> None:
     before = [use(number, f"turn {number}", ("chosen", "a")) for number in range(4)]
     _, _, _, labels = _exported(store, tmp_path / "out", [*before, use(9, "Hi", *events, below=("h",))])
     assert [(each["response"], each["label"]) for each in labels] == ([("reply a", label)] if label else [])

@@ -73,14 +73,11 @@ def place(name: str, trial: str = "g1", caller: str = "shop", identity: Identity
     return identity.share_of(trial, caller, identity.conversation(name))
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param({"caller": "bot"}, id="another caller, who tries names"),
-        pytest.param({"trial": "g2"}, id="the next trial"),
-        pytest.param({"identity": Identity(b"o" * 32)}, id="another store"),
-    ],
-)
+@pytest.mark.parametrize("other", [
+    pytest.param({"caller": "bot"}, id="another caller, who tries names"),
+    pytest.param({"trial": "g2"}, id="the next trial"),
+    pytest.param({"identity": Identity(b"o" * 32)}, id="another store"),
+])  # fmt: skip
 def test_the_side_of_a_conversation_tells_no_other_side(other: dict[str, Any]) -> None:
     names = [str(number) for number in range(2000)]
     assert all(place(name) == place(name) for name in names)

@@ -18,16 +18,16 @@ import pytest
 from fakes import EVIDENCE
 from service_fakes import WordRanker, build_store, count_nothing, load, only_part, pool
 
-from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.config import LexicalConfig
-from polyrank.model.errors import InvalidInput, ModelNotFound, Shortage
+from polyrank.model.errors import InvalidInput, Shortage
 from polyrank.model.search.scan import Query, Status, product
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener, SearchStatus
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.local_part import Here, LocalPart
+from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import Serving
 
 
@@ -64,12 +64,6 @@ def store(tmp_path: Path) -> Fixture:
     return Fixture(tmp_path / "store")
 
 
-def test_an_empty_store_is_not_ready_and_says_what_to_do(store: Fixture) -> None:
-    store.live.start()
-    with pytest.raises(NotReady, match="polyrank build"):
-        store.live.require()
-
-
 def test_a_generation_that_cannot_be_read_is_refused_until_it_can_be(store: Fixture) -> None:
     only, generations = store.build(), store.root / "generations"
     generations.rename(store.root / "elsewhere")
@@ -84,16 +78,6 @@ def test_a_generation_that_cannot_be_read_is_refused_until_it_can_be(store: Fixt
     store.live.follow()
     assert store.served() == only
     assert store.live.refused == {}
-
-
-def test_where_none_was_activated_none_is_served_and_it_says_what_to_do(store: Fixture) -> None:
-    only = store.build(activate=False)
-    store.live.start()
-    with pytest.raises(NotReady, match="polyrank store activate"):
-        store.live.require()
-    store.store.activate(only)
-    store.live.follow()
-    assert store.served() == only
 
 
 @pytest.mark.parametrize(
@@ -171,31 +155,13 @@ def test_beside_an_index_a_scan_that_gave_way_is_shown_too(store: Fixture, monke
     assert serving.search_status == ("index", f"{why}; the GPU does not scan: no", True)
 
 
-def test_a_part_that_gave_way_to_a_slower_scan_is_shown_before_all_others(store: Fixture, monkeypatch) -> None:
-    build_store(store.root, pool(20), parts=3)
-    store.live.start()
-    serving = store.live.require()
-    assert serving.search_status.why.startswith("3 of 3 parts: ")
-    assert store.value("scan_info", kind="stored rows", fallback="false") == 1
-    [_, part, _] = serving.parts
-    assert isinstance(part, LocalPart)
-    monkeypatch.setattr(part.scan, "status", Status("stored rows", "the GPU failed 3 times in a row: no", True))
-    store.live.refresh()
-    why = "1 of 3 parts: the GPU failed 3 times in a row: no"
-    assert serving.search_status == ("stored rows", why, True)
-    assert store.value("scan_info", kind="stored rows", fallback="true") == 1
-
-
-@pytest.mark.parametrize(
-    ("statuses", "here", "shown"),
-    [
-        ("scan", True, ("stored rows", "usual", False)),
-        ("scan scan index index", True, ("index", "2 of 4 parts: built", False)),
-        ("index scan failed", True, ("stored rows", "1 of 3 parts: no GPU", True)),
-        ("scan index", False, ("index", "1 of 2 parts on shards: built", False)),
-        ("scan", False, ("stored rows", "1 of 1 parts on shards: usual", False)),
-    ],
-)
+@pytest.mark.parametrize(("statuses", "here", "shown"), [
+    ("scan", True, ("stored rows", "usual", False)),
+    ("scan scan index index", True, ("index", "2 of 4 parts: built", False)),
+    ("index scan failed", True, ("stored rows", "1 of 3 parts: no GPU", True)),
+    ("scan index", False, ("index", "1 of 2 parts on shards: built", False)),
+    ("scan", False, ("stored rows", "1 of 1 parts on shards: usual", False)),
+])  # fmt: skip
 def test_of_several_parts_the_one_is_shown_that_says_most(
     store: Fixture, statuses: str, here: bool, shown: tuple[str, str, bool]
 ) -> None:
@@ -306,47 +272,6 @@ def test_what_loading_leaves_behind_does_not_hold_a_model_that_has_gone(store: F
         gc.enable()
 
 
-def test_a_newer_generation_that_nobody_has_activated_stands_in_last(store: Fixture) -> None:
-    first, second, bad = (store.build(prefix) for prefix in "abc")
-    store.build("d", activate=False)
-    store.damage(bad)
-    store.live.start()
-    assert store.served() == second
-    (store.root / "CURRENT").write_text("?")
-    store.damage(second)
-    again = Live(store.store, Here(store.store, Opener(count_nothing, None, load)), store.metrics)
-    again.start()
-    assert again.require().generation.id == first
-    assert set(again.refused) == {"CURRENT", second}
-
-
-def test_the_active_generation_is_served_not_the_newest(store: Fixture) -> None:
-    first = store.build()
-    second = store.build(activate=False)
-    store.live.start()
-    assert store.served() == first != second
-    assert store.value("index_candidates") == 20
-
-
-def test_a_damaged_active_generation_gives_way_to_the_one_before(store: Fixture) -> None:
-    good, bad = store.build(), store.build()
-    store.damage(bad)
-    store.live.start()
-    assert store.served() == good
-    assert "embeddings.bin" in store.live.refused[bad]
-    assert store.value("index_verify_failures_total", kind="corrupt") == 1
-    store.live.follow()
-    assert (store.served(), store.value("index_verify_failures_total", kind="corrupt")) == (good, 1)
-
-
-def test_an_active_generation_without_its_update_log_gives_way_to_the_one_before(store: Fixture) -> None:
-    good, bad = store.build(), store.build()
-    (store.root / "log" / f"{bad}.log").unlink()
-    store.live.start()
-    assert store.served() == good
-    assert "is gone; build again, or restore it" in store.live.refused[bad]
-
-
 def test_a_model_that_did_not_make_the_vectors_is_refused_with_both_named(store: Fixture, monkeypatch) -> None:
     generation = store.build(seed=1)
     monkeypatch.setattr("service_fakes.json.loads", lambda _: {"seed": 2})
@@ -383,25 +308,6 @@ def test_another_process_switches_and_this_one_follows(store: Fixture) -> None:
     store.live.follow()
     assert store.served() == first
     assert store.value("index_switches_total", result="ok") == 2
-
-
-def test_the_first_generation_makes_an_empty_server_ready(store: Fixture) -> None:
-    store.live.start()
-    generation = store.build()
-    store.live.follow()
-    assert store.served() == generation
-
-
-def test_a_switch_to_a_damaged_generation_keeps_the_old_one_and_says_so(store: Fixture) -> None:
-    good = store.build()
-    store.live.start()
-    bad = store.build()
-    store.damage(bad)
-    for _ in range(3):
-        store.live.follow()
-    assert store.served() == good
-    assert bad in store.live.refused
-    assert store.value("index_switches_total", result="refused") == 1
 
 
 @pytest.mark.parametrize("start_first", [True, False])
@@ -490,24 +396,6 @@ def test_a_generation_whose_model_does_not_load_is_not_activated(store: Fixture,
     assert (store.served(), store.store.current()) == (good, good)
 
 
-@pytest.mark.parametrize("name", ["../x", "20261121T013000123456-1a2b3c4d", "x" * 1000])
-def test_an_unknown_generation_is_no_refusal(store: Fixture, name: str) -> None:
-    good = store.build()
-    store.live.start()
-    with pytest.raises(GenerationNotFound):
-        store.live.activate(name)
-    assert (store.served(), store.live.refused) == (good, {})
-
-
-def test_rollback_goes_back_and_then_there_is_nowhere_to_go(store: Fixture) -> None:
-    first, _ = store.build(), store.build()
-    store.live.start()
-    store.live.rollback()
-    assert (store.served(), store.store.current()) == (first, first)
-    with pytest.raises(GenerationNotFound):
-        store.live.rollback()
-
-
 def test_a_rollback_that_another_process_has_overtaken_goes_one_step_further(store: Fixture) -> None:
     first, second, third = (store.build(seed=seed) for seed in range(3))
     overtaken: list[str] = []
@@ -553,15 +441,6 @@ def test_every_file_is_verified_once_on_its_way_to_being_served(store: Fixture, 
     assert read() == each
 
 
-def test_rollback_to_a_damaged_generation_changes_nothing(store: Fixture) -> None:
-    first, second = store.build(), store.build()
-    store.live.start()
-    store.damage(first)
-    with pytest.raises(GenerationCorrupt):
-        store.live.rollback()
-    assert (store.served(), store.store.current()) == (second, second)
-
-
 def test_the_old_unit_lives_as_long_as_a_request_holds_it(store: Fixture) -> None:
     store.build()
     store.live.start()
@@ -575,18 +454,6 @@ def test_the_old_unit_lives_as_long_as_a_request_holds_it(store: Fixture) -> Non
     gc.collect()
     assert watch() is None
     assert len(local.matrix) == 0, "its map was let go of"
-
-
-def test_a_missing_model_is_refused(store: Fixture) -> None:
-    generation = store.build()
-
-    def gone(path: str) -> object:
-        raise ModelNotFound("gone")
-
-    live = Live(store.store, Here(store.store, Opener(count_nothing, None, gone)), store.metrics)
-    live.start()
-    assert live.refused == {generation: "gone"}
-    assert store.value("index_verify_failures_total", kind="model") == 1
 
 
 def test_a_damaged_log_of_what_stands_in_is_told_until_it_can_be_read(store: Fixture) -> None:

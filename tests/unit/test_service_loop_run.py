@@ -215,14 +215,11 @@ def test_after_a_lease_that_ended_somebody_else_may_still_end_the_trial(loop: Lo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "verdict", "why"),
-    [
-        ("end_trial", "withdrawn", "somebody else has ended its trial"),
-        ("activate", "overtaken", "somebody else has switched"),
-        ("abort", "aborted", "somebody has asked for it, in stage canary"),
-    ],
-)
+@pytest.mark.parametrize(("name", "verdict", "why"), [
+    ("end_trial", "withdrawn", "somebody else has ended its trial"),
+    ("activate", "overtaken", "somebody else has switched"),
+    ("abort", "aborted", "somebody has asked for it, in stage canary"),
+])  # fmt: skip
 def test_what_others_do_ends_the_canary(loop: Loop, name: str, verdict: str, why: str) -> None:
     other = loop.store.ids()[1]
     act = {

@@ -21,54 +21,47 @@ def a_set(conversations: int = 1000, lost: dict[str, float] | None = None, **fig
     return Compared(conversations, given, lost or {})
 
 
-@pytest.mark.parametrize(
-    ("sets", "verdict", "why"),
-    [
-        ({"golden": a_set(mrr=BETTER), "later": a_set()}, "passed", "mrr on golden +0.050 [+0.030, +0.070]"),
-        ({"golden": a_set(), "later": a_set()}, "refused", "no figure is surely better: recall@1 on golden"),
-        ({"golden": a_set(mrr=replace(EQUAL, high=-0.001))}, "refused", "it is worse: mrr on golden +0.000"),
-        (
-            {"golden": a_set(mrr=BETTER, lost={"group is de": 0.06})},
-            "refused",
-            "on golden it loses 0.060 where group is de",
-        ),
-        ({"golden": a_set(99, mrr=BETTER)}, "not enough evidence", "golden is too small: 99 conversations of at least"),
-        (
-            {"golden": a_set(mrr=BETTER), "other": a_set(400, recall=UNSURE)},
-            "not enough evidence",
-            "other is too small: recall@1 +0.000 [-0.040, +0.040] over 400 conversations of about 1600",
-        ),
-        (
-            {LATELY: a_set(400, mrr=UNSURE)},
-            "not enough evidence",
-            "what came later is too small: mrr +0.000 [-0.040, +0.040] over 400 conversations of about 1600",
-        ),
-        (
-            {"golden": a_set(mrr=BETTER), LATELY: a_set(30, mrr=replace(BETTER, sure=0.04))},
-            "passed",
-            "mrr on golden +0.050 [+0.030, +0.070]; "
-            "what came later did not count, it is too small: 30 conversations of at least 100",
-        ),
-        (
-            {"golden": a_set(), LATELY: a_set(30, mrr=BETTER)},
-            "not enough evidence",
-            "no figure is surely better: recall@1 on golden +0.000 [-0.015, +0.015]; what came later did not count",
-        ),
-        (
-            {"golden": a_set(mrr=BETTER), LATELY: a_set(100, mrr=WORSE)},
-            "refused",
-            "it is worse: mrr on what came later",
-        ),
-        ({"golden": a_set(mrr=BETTER), LATELY: a_set(99, mrr=WORSE)}, "passed", "mrr on golden"),
-        ({"golden": a_set(99, mrr=WORSE)}, "not enough evidence", "golden is too small: 99 conversations of at least"),
-        (
-            {"golden": a_set(mrr=BETTER, recall=Difference(-0.01, -0.021, 0.001, -0.03))},
-            "refused",
-            "it may lose too much: recall@1 on golden -0.010 [-0.021, +0.001]",
-        ),
-        ({"golden": a_set(mrr=replace(BETTER, sure=0.0))}, "refused", "no figure is surely better: mrr on golden"),
-    ],
-)
+@pytest.mark.parametrize(("sets", "verdict", "why"), [
+    ({"golden": a_set(mrr=BETTER), "later": a_set()}, "passed", "mrr on golden +0.050 [+0.030, +0.070]"),
+    ({"golden": a_set(), "later": a_set()}, "refused", "no figure is surely better: recall@1 on golden"),
+    ({"golden": a_set(mrr=replace(EQUAL, high=-0.001))}, "refused", "it is worse: mrr on golden +0.000"),
+    (
+        {"golden": a_set(mrr=BETTER, lost={"group is de": 0.06})},
+        "refused",
+        "on golden it loses 0.060 where group is de",
+    ),
+    ({"golden": a_set(99, mrr=BETTER)}, "not enough evidence", "golden is too small: 99 conversations of at least"),
+    (
+        {"golden": a_set(mrr=BETTER), "other": a_set(400, recall=UNSURE)},
+        "not enough evidence",
+        "other is too small: recall@1 +0.000 [-0.040, +0.040] over 400 conversations of about 1600",
+    ),
+    (
+        {LATELY: a_set(400, mrr=UNSURE)},
+        "not enough evidence",
+        "what came later is too small: mrr +0.000 [-0.040, +0.040] over 400 conversations of about 1600",
+    ),
+    (
+        {"golden": a_set(mrr=BETTER), LATELY: a_set(30, mrr=replace(BETTER, sure=0.04))},
+        "passed",
+        "mrr on golden +0.050 [+0.030, +0.070]; "
+        "what came later did not count, it is too small: 30 conversations of at least 100",
+    ),
+    (
+        {"golden": a_set(), LATELY: a_set(30, mrr=BETTER)},
+        "not enough evidence",
+        "no figure is surely better: recall@1 on golden +0.000 [-0.015, +0.015]; what came later did not count",
+    ),
+    ({"golden": a_set(mrr=BETTER), LATELY: a_set(100, mrr=WORSE)}, "refused", "it is worse: mrr on what came later"),
+    ({"golden": a_set(mrr=BETTER), LATELY: a_set(99, mrr=WORSE)}, "passed", "mrr on golden"),
+    ({"golden": a_set(99, mrr=WORSE)}, "not enough evidence", "golden is too small: 99 conversations of at least"),
+    (
+        {"golden": a_set(mrr=BETTER, recall=Difference(-0.01, -0.021, 0.001, -0.03))},
+        "refused",
+        "it may lose too much: recall@1 on golden -0.010 [-0.021, +0.001]",
+    ),
+    ({"golden": a_set(mrr=replace(BETTER, sure=0.0))}, "refused", "no figure is surely better: mrr on golden"),
+])  # fmt: skip
 def test_verdicts(sets: dict[str, Compared], verdict: str, why: str) -> None:
     found, reason = judged(sets)
     assert found == verdict

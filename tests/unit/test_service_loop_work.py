@@ -18,9 +18,7 @@ from polyrank.service.loop.work import _build, _calibrate
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("labels", "prior"), [(60, 0.5), (40, None)])
-def test_enough_labels_calibrate_and_nothing_else_changes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], labels: int, prior: float | None
-) -> None:
+def test_enough_labels_calibrate_and_nothing_else_changes(tmp_path, capsys, labels: int, prior: float | None) -> None:
     model = write_checkpoint(tmp_path, "model", seed=0, architecture="bi")
     (tmp_path / "data").mkdir()
     (tmp_path / "fitted").mkdir()

@@ -71,17 +71,14 @@ def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return updated(serving, *changed, Candidate("new2", "w1 w2 w3", {"n": 5}), deletes=["new0", "c20"])
 
 
-@pytest.mark.parametrize(
-    ("filter_", "limit", "exact", "plans"),
-    [
-        (None, 0, False, ("scan", "index", "index")),
-        (None, 0, True, ("scan", "scan", "scan")),
-        ({"lang": "en"}, 1000, False, ("matches", "matches", "matches")),
-        ({"lang": "en"}, 5, False, ("matches", "selector", "selector")),
-        ({"lang": "en"}, 5, True, ("matches", "matches", "matches")),
-        ({"lang": "xx"}, 0, False, ("matches", "matches", "matches")),
-    ],
-)
+@pytest.mark.parametrize(("filter_", "limit", "exact", "plans"), [
+    (None, 0, False, ("scan", "index", "index")),
+    (None, 0, True, ("scan", "scan", "scan")),
+    ({"lang": "en"}, 1000, False, ("matches", "matches", "matches")),
+    ({"lang": "en"}, 5, False, ("matches", "selector", "selector")),
+    ({"lang": "en"}, 5, True, ("matches", "matches", "matches")),
+    ({"lang": "xx"}, 0, False, ("matches", "matches", "matches")),
+])  # fmt: skip
 def test_the_plan(serving: Serving, monkeypatch, filter_: Any, limit: int, exact: bool, plans: tuple[str, ...]) -> None:
     monkeypatch.setattr(retrieval, "FEW_MATCHES", limit)
     ranked = rank(serving, asked(TEXT, top_k=3, filter=filter_, exact=exact))
@@ -99,16 +96,13 @@ def test_a_small_share_is_scanned_however_many_rows_it_has(serving: Serving, mon
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 10, 1000])
-@pytest.mark.parametrize(
-    ("filter_", "keep"),
-    [
-        (None, everything),
-        ({"lang": "en"}, lambda c: c.metadata.get("lang") == "en"),
-        ({"even": [True], "n": {"lt": 3}}, lambda c: c.metadata.get("even") is True and c.metadata.get("n", 9) < 3),
-        ({"lang": {"exists": False}}, lambda c: "lang" not in c.metadata),
-        ({"n": 5}, lambda c: c.metadata.get("n") == 5),
-    ],
-)
+@pytest.mark.parametrize(("filter_", "keep"), [
+    (None, everything),
+    ({"lang": "en"}, lambda c: c.metadata.get("lang") == "en"),
+    ({"even": [True], "n": {"lt": 3}}, lambda c: c.metadata.get("even") is True and c.metadata.get("n", 9) < 3),
+    ({"lang": {"exists": False}}, lambda c: "lang" not in c.metadata),
+    ({"n": 5}, lambda c: c.metadata.get("n") == 5),
+])  # fmt: skip
 def test_with_removed_changed_and_added_rows_it_equals_brute_force(
     serving: Serving, monkeypatch, filter_: Any, keep: Keep, limit: int
 ) -> None:
@@ -189,14 +183,11 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 65_000])
 @pytest.mark.parametrize("top_k", [10, 100])
-@pytest.mark.parametrize(
-    ("filter_", "keep"),
-    [
-        ({"rare": True}, lambda c: c.metadata["rare"]),
-        ({"h": 5}, lambda c: c.metadata["h"] == 5),
-        ({"h": {"lt": 3}, "rare": False}, lambda c: c.metadata["h"] < 3),
-    ],
-)
+@pytest.mark.parametrize(("filter_", "keep"), [
+    ({"rare": True}, lambda c: c.metadata["rare"]),
+    ({"h": 5}, lambda c: c.metadata["h"] == 5),
+    ({"h": {"lt": 3}, "rare": False}, lambda c: c.metadata["h"] < 3),
+])  # fmt: skip
 def test_a_selective_filter_returns_all_that_is_asked_for(
     large: Serving, monkeypatch, filter_: Any, keep: Keep, top_k: int, limit: int
 ) -> None:

@@ -123,14 +123,11 @@ def test_calls_one_after_the_other_go_round(watched: Watched) -> None:
     assert run(six()) == ["a", "b", "c"] * 2
 
 
-@pytest.mark.parametrize(
-    ("bad", "result"),
-    [
-        (Shard("bad", lost=True), "lost"),
-        (Shard("bad", error=Reply(None, "not here", "gone")), "gone"),
-        (Shard("bad", error=Reply(None, "broken", "damaged")), "damaged"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "result"), [
+    (Shard("bad", lost=True), "lost"),
+    (Shard("bad", error=Reply(None, "not here", "gone")), "gone"),
+    (Shard("bad", error=Reply(None, "broken", "damaged")), "damaged"),
+])  # fmt: skip
 def test_another_replica_answers_for_one_that_fails_which_is_left_alone_then(
     watched: Watched, bad: Shard, result: str
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from service_fakes import WordRanker, asked, pool
-from shards_in_process import ServedParts, ServedPool, until
+from shards_in_process import ServedParts, ServedPool
 
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
@@ -18,7 +18,6 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.errors import Shortage
 from polyrank.service.changes import updating
 from polyrank.service.errors import NotReady, RevisionNotReached, ShardsMissing
-from polyrank.service.ranking.pool import Pool
 from polyrank.service.scale.replica_choice import STRIKE_SECONDS
 from polyrank.service.scheduling.stages import Journey
 
@@ -62,36 +61,10 @@ def here(root: Path) -> Iterator[ServedParts]:
     made.close()
 
 
-@pytest.fixture
-def there(root: Path, here: ServedParts) -> Iterator[ServedParts]:
-    """Another server on the same store."""
-    made = ServedParts(root)
-    yield made
-    made.close()
-
-
 def ids(served: ServedPool, text: str = "w1 w2 w3", k: int = 100) -> list[str | None]:
     [found] = served.rank(asked(text, top_k=k))
     assert (found.degraded, found.searched) == ([], None)
     return [place.id for place in found.places]
-
-
-def stored(served: ServedPool, candidate_id: str) -> list[str]:
-    found = served.run(lambda runtime: Pool(runtime, served.serving, Journey()).candidate(candidate_id))
-    return [] if found is None else [found.text]
-
-
-def test_searchable_when_acknowledged(one: ServedPool) -> None:
-    first = one.upsert(Candidate("new", "w1 w2 w3"), Candidate("c1", "w9"))
-    assert (first.generation, first.revision, list(first.missing)) == (one.serving.generation.manifest.id, 1, [])
-    assert "new" in ids(one)
-    assert (stored(one, "new"), stored(one, "c1")) == (["w1 w2 w3"], ["w9"])
-    second = one.delete("new", "c3", "none")
-    assert (second.revision, list(second.missing)) == (2, ["none"])
-    assert not {"new", "c3"} & set(ids(one))
-    assert stored(one, "new") == []
-    assert one.value("index_revision") == 2
-    assert one.value("index_candidates") == one.serving.snapshot.count == 59
 
 
 def test_a_server_takes_over_what_another_one_wrote(one: ServedPool, other: ServedPool) -> None:
@@ -129,26 +102,6 @@ def test_a_text_that_stays_as_it_is_keeps_its_vector(here: ServedParts, monkeypa
             replica.lost = True
     here.upsert(only)
     assert calls == [[only.text]], "it is encoded where its part does not answer"
-
-
-def test_a_shard_that_is_started_anew_has_all_updates(here: ServedParts) -> None:
-    here.upsert(*(Candidate(f"new {n}", "w1 w2 w3") for n in range(9)))
-    before = ids(here)
-    for replica in here.shards.replicas.values():
-        replica.restart()
-    here.on_shards.look()
-    until(lambda: all(each.body.held() for each in here.shards.replicas.values()))
-    assert ids(here) == before
-
-
-def test_a_server_that_is_started_anew_has_all_updates(one: ServedPool, other: ServedPool) -> None:
-    one.upsert(*(Candidate(f"new {n}", "w1 w2 w3") for n in range(9)))
-    one.delete("c1", "new 3")
-    again = type(one)(one.store.root)
-    assert ids(again) == ids(one)
-    assert again.serving.snapshot == one.serving.snapshot
-    assert again.serving.checksum == one.serving.checksum != 0
-    again.close()
 
 
 def test_parts_whose_shards_do_not_see_an_update_are_missing_until_they_do(root: Path, tmp_path: Path) -> None:

@@ -11,17 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_fakes import (
-    WordCross,
-    WordRanker,
-    asked,
-    brute_force,
-    build_store,
-    open_serving,
-    pool,
-    rank,
-    ranking,
-)
+from service_fakes import WordCross, WordRanker, asked, brute_force, build_store, open_serving, pool, rank, ranking
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.config import CalibrationConfig
@@ -228,15 +218,11 @@ def test_the_model_that_placed_the_first_result_says_it() -> None:
     assert told == Decision(True, pytest.approx(sigmoid(1.0), rel=1e-12), 0.6)
 
 
-@pytest.mark.parametrize(
-    ("found", "ranker"),
-    [
-        (ranked(), CalibratedRanker()),
-        (ranked((9.0, None), degraded=["rerank_skipped_deadline"]), WordRanker()),
-        (ranked((9.0, None), degraded=["late_failed"]), CalibratedRanker()),
-    ],
-    ids=["no result", "the reranker was skipped", "the second stage failed"],
-)
+@pytest.mark.parametrize(("found", "ranker"), [
+    (ranked(), CalibratedRanker()),
+    (ranked((9.0, None), degraded=["rerank_skipped_deadline"]), WordRanker()),
+    (ranked((9.0, None), degraded=["late_failed"]), CalibratedRanker()),
+], ids=["no result", "the reranker was skipped", "the second stage failed"])  # fmt: skip
 def test_what_is_not_known_is_no_answer(found: Ranked, ranker: WordRanker) -> None:
     assert decided(0.001, found, ranker, CalibratedCross(), True, {}) == (False, None, 0.001, None)
 

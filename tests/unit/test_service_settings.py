@@ -53,21 +53,18 @@ def test_flags_and_the_file_name_several_stores_too(config: Path) -> None:
     assert Settings.load({"store": ["/c", "support=/d"]}).store == {"": Path("/c"), "support": Path("/d")}
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (["/a", "/b"], "store: two directories have no name: write NAME=DIR"),
-        (["a=/x", "a=/y"], "store: two directories are given for the pool a"),
-        (["a=/x", "b=/x/../x"], "store: the pools a and b are both in /x"),
-        (["a="], "store: a= lacks the directory"),
-        ({"..": "/a"}, "store: '..' names no pool: up to 64"),
-        ({"a/b": "/a"}, "names no pool"),
-        ({"a" * 65: "/a"}, "names no pool"),
-        (["é=/a"], "store: 'é' names no pool: up to 64"),
-        (["a=/x,my shop=/b"], "store: 'my shop' names no pool"),
-        ({"a": 3}, "store.a: must be a string"),
-    ],
-)
+@pytest.mark.parametrize(("given", "says"), [
+    (["/a", "/b"], "store: two directories have no name: write NAME=DIR"),
+    (["a=/x", "a=/y"], "store: two directories are given for the pool a"),
+    (["a=/x", "b=/x/../x"], "store: the pools a and b are both in /x"),
+    (["a="], "store: a= lacks the directory"),
+    ({"..": "/a"}, "store: '..' names no pool: up to 64"),
+    ({"a/b": "/a"}, "names no pool"),
+    ({"a" * 65: "/a"}, "names no pool"),
+    (["é=/a"], "store: 'é' names no pool: up to 64"),
+    (["a=/x,my shop=/b"], "store: 'my shop' names no pool"),
+    ({"a": 3}, "store.a: must be a string"),
+])  # fmt: skip
 def test_stores_that_cannot_be_told_apart_are_refused(given: object, says: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(says)):
         Settings.load({"store": given})
@@ -79,64 +76,52 @@ def test_the_constructor_sees_its_arguments_alone(config: Path, monkeypatch: pyt
     assert Settings(store=Path("s")).port == 8000
 
 
-@pytest.mark.parametrize(
-    ("host", "is_open"),
-    [
-        *((host, False) for host in ("127.0.0.1", "127.1.2.3", "localhost", "::1")),
-        *((host, True) for host in ("0.0.0.0", "::", "10.0.0.1", "rank.shop.example", "127.0.0.1.shop.example", "")),
-    ],
-)
+@pytest.mark.parametrize(("host", "is_open"), [
+    *((host, False) for host in ("127.0.0.1", "127.1.2.3", "localhost", "::1")),
+    *((host, True) for host in ("0.0.0.0", "::", "10.0.0.1", "rank.shop.example", "127.0.0.1.shop.example", "")),
+])  # fmt: skip
 def test_a_server_is_open_where_others_reach_it_and_there_are_no_keys(host: str, is_open: bool) -> None:
     assert Settings(store=Path("s"), host=host).is_open is is_open
     assert not Settings(store=Path("s"), host=host, keys_file=Path("keys")).is_open
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        ({}, "store"),
-        ({"store": "s", "host": "9" * 400}, "host: must be an address or the name of a machine"),
-        ({"store": "s", "host": "a..b"}, "host: must be an address or the name of a machine"),
-        ({"store": "s", "vectors": "disk"}, "vectors"),
-        ({"store": "s", "vectors": "redis"}, "--redis URL"),
-        ({"store": "s", "redis_url": "foo://h"}, "redis_url: the Redis URL must begin with redis://"),
-        ({"store": "s", "redis_url": "localhost:6379"}, "redis_url"),
-        (
-            {"store": "s", "redis_url": "redis://h/0?secret=short"},
-            "redis_url: the secret in the Redis URL must have 16",
-        ),
-        ({"store": "s", "metrics_access": "admin"}, "metrics_access = admin needs keys_file"),
-        ({"reranker": "r", "feedback": "ids"}, "feedback: it is recorded in the store; name one"),
-        ({"store": "s", "feedback": False}, "feedback"),
-        ({"store": "s", "feedback": "ids", "feedback_redact": "a:b"}, "feedback_redact needs feedback = texts"),
-        ({"store": "s", "feedback": "texts", "feedback_redact": "a.b"}, "feedback_redact"),
-        ({"store": "s", "feedback_days": 0}, "feedback_days: must be"),
-        ({"store": "s", "keys_file": "nowhere/keys"}, "keys_file: nowhere/keys cannot be read"),
-        ({"store": "s", "cors_origins": "https://a.example/"}, "is no origin"),
-        ({"store": "s", "cors_origins": "a.example"}, "is no origin"),
-        ({"store": "s", "cors_origins": "null"}, "is no origin"),
-        ({"store": "s", "cors_origins": ["https://a.example:x"]}, "is no origin"),
-        ({"store": "s", "cors_origins": 5}, "cors_origins"),
-        ({"store": "s", "colour": "red"}, "colour"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "says"), [
+    ({}, "store"),
+    ({"store": "s", "host": "9" * 400}, "host: must be an address or the name of a machine"),
+    ({"store": "s", "host": "a..b"}, "host: must be an address or the name of a machine"),
+    ({"store": "s", "vectors": "disk"}, "vectors"),
+    ({"store": "s", "vectors": "redis"}, "--redis URL"),
+    ({"store": "s", "redis_url": "foo://h"}, "redis_url: the Redis URL must begin with redis://"),
+    ({"store": "s", "redis_url": "localhost:6379"}, "redis_url"),
+    ({"store": "s", "redis_url": "redis://h/0?secret=short"}, "redis_url: the secret in the Redis URL must have 16"),
+    ({"store": "s", "metrics_access": "admin"}, "metrics_access = admin needs keys_file"),
+    ({"reranker": "r", "feedback": "ids"}, "feedback: it is recorded in the store; name one"),
+    ({"store": "s", "feedback": False}, "feedback"),
+    ({"store": "s", "feedback": "ids", "feedback_redact": "a:b"}, "feedback_redact needs feedback = texts"),
+    ({"store": "s", "feedback": "texts", "feedback_redact": "a.b"}, "feedback_redact"),
+    ({"store": "s", "feedback_days": 0}, "feedback_days: must be"),
+    ({"store": "s", "keys_file": "nowhere/keys"}, "keys_file: nowhere/keys cannot be read"),
+    ({"store": "s", "cors_origins": "https://a.example/"}, "is no origin"),
+    ({"store": "s", "cors_origins": "a.example"}, "is no origin"),
+    ({"store": "s", "cors_origins": "null"}, "is no origin"),
+    ({"store": "s", "cors_origins": ["https://a.example:x"]}, "is no origin"),
+    ({"store": "s", "cors_origins": 5}, "cors_origins"),
+    ({"store": "s", "colour": "red"}, "colour"),
+])  # fmt: skip
 def test_a_bad_value_is_one_line_that_names_the_setting(overrides: dict[str, object], says: str) -> None:
     with pytest.raises(SettingsError, match=says) as caught:
         Settings.load(overrides)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        ({"store": "s", "cluster": "ray://h:1"}, "--cluster"),
-        ({"store": "s", "shard_replicas": 2}, "shard_replicas needs cluster"),
-        ({"store": "s", "cluster": "auto", "workers": 2}, "leave workers at 1"),
-        ({"store": "s", "cluster": "auto", "vectors": "redis", "redis_url": "redis://h"}, "leave vectors = redis out"),
-        ({"reranker": "r", "cluster": "auto"}, "name the store"),
-        ({"store": "shop=s", "cluster": "auto"}, "shards hold one pool, without a name"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "says"), [
+    ({"store": "s", "cluster": "ray://h:1"}, "--cluster"),
+    ({"store": "s", "shard_replicas": 2}, "shard_replicas needs cluster"),
+    ({"store": "s", "cluster": "auto", "workers": 2}, "leave workers at 1"),
+    ({"store": "s", "cluster": "auto", "vectors": "redis", "redis_url": "redis://h"}, "leave vectors = redis out"),
+    ({"reranker": "r", "cluster": "auto"}, "name the store"),
+    ({"store": "shop=s", "cluster": "auto"}, "shards hold one pool, without a name"),
+])  # fmt: skip
 def test_what_does_not_go_with_a_cluster_is_named(monkeypatch, overrides: dict[str, object], says: str) -> None:
     if overrides.get("cluster") == "auto":  # whether Ray is installed here or not
         monkeypatch.setattr(module, "why_unusable", lambda _: None)

@@ -84,16 +84,13 @@ def test_the_place_of_a_conversation_decides() -> None:
     assert (asked.canary.asked, asked.canary.replaced) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (InferenceFailed("a score is not finite"), "inference-failed"),
-        (NotCalibrated("the model", "build again"), "not-calibrated"),
-        (RuntimeError("CUDA error"), "unexpected"),
-        (TimeTooShort(400, 9), "time-too-short"),
-        (TimeoutError(), "slow"),
-    ],
-)
+@pytest.mark.parametrize(("error", "why"), [
+    (InferenceFailed("a score is not finite"), "inference-failed"),
+    (NotCalibrated("the model", "build again"), "not-calibrated"),
+    (RuntimeError("CUDA error"), "unexpected"),
+    (TimeTooShort(400, 9), "time-too-short"),
+    (TimeoutError(), "slow"),
+])  # fmt: skip
 def test_what_fails_is_answered_by_the_live_one_and_counted(error: Exception, why: str) -> None:
     asked = Asked(trial=raising(error))
     for _ in range(5):

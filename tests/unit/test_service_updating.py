@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import pytest
 from service_fakes import WordRanker, asked, brute_force, build_store, load, only_part, pool, rank
 from updated import LiveStore
@@ -18,7 +17,7 @@ from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes import updating
-from polyrank.service.errors import InferenceFailed, NotReady, Overloaded, RevisionNotReached
+from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
 from polyrank.service.scheduling.stages import Journey
 
 
@@ -93,20 +92,6 @@ def test_a_removed_one_that_comes_back_has_the_vector_of_an_equal_text(here: Liv
     calls = encoded(here, monkeypatch)
     here.upsert(Candidate("c1", text))
     assert calls == []
-
-
-def test_ids_that_are_not_there_are_told_and_written(here: LiveStore, root: Path) -> None:
-    done = here.delete("nobody", "c0")
-    assert (done.revision, list(done.missing)) == (1, ["nobody"])
-    again = here.delete("c0", "none")
-    assert (again.revision, list(again.missing)) == (2, ["c0", "none"])
-    later = build_store(root, [*pool(3), Candidate("none", "w1"), Candidate("kept", "w2")], activate=False)
-    here.delete("c1", "kept")
-    here.live.activate(later)
-    assert [
-        each.id for each in only_part(here.serving).snapshot.candidates(only_part(here.serving).snapshot.all_rows)
-    ] == ["c0", "c2", "none"]
-    assert here.value("updated_candidates_total", kind="delete") == 2
 
 
 @pytest.mark.slow
@@ -309,14 +294,6 @@ def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore) -> None:
     here.live.take_over()
     assert "a" not in here.texts()
     assert here.serving.snapshot.revision == 0
-
-
-def test_a_vector_that_is_not_finite_changes_nothing(here: LiveStore, monkeypatch) -> None:
-    nothing = np.full((1, 16), np.nan, np.float32)
-    monkeypatch.setattr(WordRanker, "encode_candidates", lambda *_: nothing)
-    with pytest.raises(InferenceFailed, match="not finite"):
-        here.upsert(Candidate("a", "w1"))
-    assert (here.serving.snapshot.revision, here.serving.snapshot.count) == (0, 20)
 
 
 def test_what_the_disk_does_not_confirm_is_not_acknowledged_and_may_turn_up(here: LiveStore, monkeypatch) -> None:

@@ -301,11 +301,9 @@ class GuardedScan:
 
     @property
     def longest(self) -> float:
-        """The length of the longest row."""
         return self._cpu.longest
 
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
-        """Find the best rows of each query."""
         if (gpu := self._gpu) is not None:
             try:
                 found = gpu.top_k(queries)

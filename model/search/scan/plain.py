@@ -18,18 +18,12 @@ _LEAST_SHARE = 16_384  # rows of a thread: a millisecond's work, for which it pa
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search for the `k` best rows for one context; fewer come back when fewer are allowed.
+    """A search for the `k` best rows for one context; fewer come back when fewer are allowed."""
 
-    Attributes:
-        codes: the context vectors, (M, D), the score scale multiplied in.
-        allowed: the rows that may be in the answer, (N,); None: all.
-        additions: what to add to the scores by candidate attention; None: nothing.
-    """
-
-    codes: NDArray[np.float32]
+    codes: NDArray[np.float32]  # the context vectors, (M, D), the score scale multiplied in
     k: int
-    allowed: NDArray[np.bool_] | None = None
-    additions: Additions | None = None
+    allowed: NDArray[np.bool_] | None = None  # the rows that may be in the answer, (N,); None: all
+    additions: Additions | None = None  # what to add to the scores by candidate attention; None: nothing
 
     def count(self, rows: int) -> int:
         """Count the allowed rows of a pool that has so many."""
@@ -38,19 +32,13 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Which scan serves a pool, and why.
+    """Which scan serves a pool, and why."""
 
-    Attributes:
-        kind: what is scanned: a copy in bytes, the stored rows, or a copy in the memory of a GPU.
-        why: the reason, as a sentence without its full stop.
-        is_fallback: whether a faster scan was asked for or usual on this processor, and failed.
-        is_timed: whether only a timing refused the faster one: another timing may not (`faster`).
-    """
-
+    # What is scanned: a copy in bytes, the stored rows, or a copy in the memory of a GPU.
     kind: Literal["bytes", "stored rows", "gpu"]
-    why: str
-    is_fallback: bool = False
-    is_timed: bool = False
+    why: str  # the reason, as a sentence without its full stop
+    is_fallback: bool = False  # whether a faster scan was asked for or usual on this processor, and failed
+    is_timed: bool = False  # whether only a timing refused the faster one: another timing may not (`faster`)
 
     @property
     def shares(self) -> bool:
@@ -87,7 +75,6 @@ class PlainScan:
         self.status = status
 
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
-        """Find the best rows of each query."""
         return [self.of(query) for query in queries]
 
     def of(self, query: Query) -> TopK:

@@ -44,26 +44,17 @@ _HUGE = 1e100  # instead of infinity: inf - inf is no number
 
 @dataclass(frozen=True, slots=True)
 class QuantisedRows:
-    """A pool in bytes.
+    """A pool in bytes."""
 
-    Attributes:
-        bytes: (N, D) uint8, each ZERO more than its value.
-        mean: mu, (D,) float64.
-        steps: value of one unit of the bytes, for each block of BLOCK_ROWS rows, (blocks,) float64.
-        factors: of each block, (blocks, 4) float64: minus 1, the relative error of `biases` and of rounding what it
-            returns, the largest |c' - q| and the largest |q|; all in units of the block's step.
-        longest: the largest |c| of all rows.
-        sample: some rows from all over the pool, (S,) int64.
-        sample_bytes: the bytes of the sample, (S, D).
-    """
-
-    bytes: NDArray[np.uint8]
-    mean: NDArray[np.float64]
-    steps: NDArray[np.float64]
+    bytes: NDArray[np.uint8]  # (N, D) uint8, each ZERO more than its value
+    mean: NDArray[np.float64]  # mu, (D,) float64
+    steps: NDArray[np.float64]  # value of one unit of the bytes, for each block of BLOCK_ROWS rows, (blocks,) float64
+    # Of each block, (blocks, 4) float64: minus 1, the relative error of `biases` and of rounding what it returns, the
+    # largest |c' - q| and the largest |q|; all in units of the block's step.
     factors: NDArray[np.float64]
-    longest: float
-    sample: NDArray[np.int64]
-    sample_bytes: NDArray[np.uint8]
+    longest: float  # the largest |c| of all rows
+    sample: NDArray[np.int64]  # some rows from all over the pool, (S,) int64
+    sample_bytes: NDArray[np.uint8]  # the bytes of the sample, (S, D)
 
     @classmethod
     def of(cls, matrix: NDArray[Any]) -> "QuantisedRows":
@@ -134,21 +125,14 @@ def _quantise(
 
 @dataclass(frozen=True, slots=True)
 class QuantisedCodes:
-    """The codes of several contexts in bytes; each context is padded to a multiple of GROUP codes.
+    """The codes of several contexts in bytes; each context is padded to a multiple of GROUP codes."""
 
-    Attributes:
-        bytes: (P, D) int8.
-        steps: value of one unit of the bytes, for each code, (P,) float64.
-        offsets: y . mu, (P,) float64; -inf for padding.
-        errors: |y| and |y - r| in units of the steps, (2, P) float64.
-        owners: the context of each code, (P,) int64.
-    """
-
-    bytes: NDArray[np.int8]
-    steps: NDArray[np.float64]
+    bytes: NDArray[np.int8]  # (P, D) int8
+    steps: NDArray[np.float64]  # value of one unit of the bytes, for each code, (P,) float64
+    # Y . mu, (P,) float64; -inf for padding.
     offsets: NDArray[np.float64]
-    errors: NDArray[np.float64]
-    owners: NDArray[np.int64]
+    errors: NDArray[np.float64]  # |y| and |y - r| in units of the steps, (2, P) float64
+    owners: NDArray[np.int64]  # the context of each code, (P,) int64
 
     @classmethod
     def of(cls, contexts: Sequence[NDArray[np.float32]], mean: NDArray[np.float64]) -> "QuantisedCodes":

@@ -29,7 +29,6 @@ class TorchProduct:
         return self._multiplied(rows, torch.from_numpy(bias), torch.uint8)
 
     def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Multiply rows (B, D), (B, P)."""
         import torch
 
         return self._multiplied(rows, None, torch.float32)

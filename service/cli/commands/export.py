@@ -31,7 +31,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Export, and say what the other library does not get."""
     _check(arguments)
-    from polyrank.model.checkpoint.exported import export
+    from polyrank.model.checkpoint.export import export
 
     config = export(arguments.checkpoint, arguments.output)
     facts = {

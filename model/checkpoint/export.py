@@ -1,4 +1,4 @@
-"""Writes a Bi-encoder as sentence-transformers lays one out: the way back of published.py.
+"""Writes a Bi-encoder as sentence-transformers lays one out: the way back of sentence_encoder.py.
 
 One transformer for both sides, with one limit of tokens, is a plain sentence encoder. Two of them, or two limits, are
 the two routes "query" and "document" of a Router (sentence-transformers 5.0 and above); a shared transformer is then
@@ -19,10 +19,10 @@ from torch import nn
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.card import CARD_FILE, exported_card
+from polyrank.model.checkpoint.discovery import read_checkpoint
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, WEIGHTS_FILE, require_free
 from polyrank.model.checkpoint.lookup import require_exportable
-from polyrank.model.checkpoint.published import FLAGS, POOLINGS
-from polyrank.model.checkpoint.stored import read_checkpoint
+from polyrank.model.checkpoint.sentence_encoder import FLAGS, POOLINGS
 from polyrank.model.config import ModelConfig
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.text.tokenizer import Tokenizer

@@ -43,22 +43,15 @@ _DOCUMENTS = ("document", "passage", "corpus")  # in the order in which sentence
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a directory says about its sentence encoder.
+    """What a directory says about its sentence encoder."""
 
-    Attributes:
-        reduction: how token states become one vector.
-        normalize: vectors are compared at unit length.
-        dense: the linear maps after the reduction, and the safetensors file of each.
-        max_tokens: the longest input; None: it is not said.
-        lower_case: texts are put into lower case before they are tokenised.
-        context_prompt, candidate_prompt: text before each context and each candidate.
-    """
-
-    reduction: Reduction = "mean"
-    normalize: bool = True
+    reduction: Reduction = "mean"  # how token states become one vector
+    normalize: bool = True  # vectors are compared at unit length
+    # The linear maps after the reduction, and the safetensors file of each.
     dense: tuple[tuple[DenseConfig, Path], ...] = ()
-    max_tokens: int | None = None
-    lower_case: bool = False
+    max_tokens: int | None = None  # the longest input; None: it is not said
+    lower_case: bool = False  # texts are put into lower case before they are tokenised
+    # Text before each context and each candidate.
     context_prompt: str = ""
     candidate_prompt: str = ""
 

@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, Pretrain
 
 import polyrank
 from polyrank.model.checkpoint.lookup import require_pair_scorer, require_retriever, require_teacher
-from polyrank.model.checkpoint.published import is_reranker
+from polyrank.model.checkpoint.sentence_encoder import is_reranker
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.student import start
@@ -158,30 +158,24 @@ def test_a_dot_product_keeps_lengths(tmp_path: Path) -> None:
     assert_alike(publish(tmp_path / "m", modules=(), settings={"similarity_fn_name": "dot"}))
 
 
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        ({"pooling": {"pooling_mode": ["cls", "mean"]}}, r"pooling_mode is cls \+ mean"),
-        ({"pooling": {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}}, r"pooling_mode is cls \+ max"),
-        ({"pooling": {"pooling_mode": "attention"}}, "pooling_mode is attention"),
-        ({"modules": ("LSTM",)}, "a module LSTM at 2_LSTM"),
-        ({"modules": ("Normalize", "Dense")}, "a module Normalize at 2_Normalize"),
-        (
-            {"modules": ("Dense",), "dense": {"activation_function": "torch.nn.Softsign"}},
-            "activation_function is Softsign",
-        ),
-        ({"settings": {"similarity_fn_name": "manhattan"}}, "similarity_fn_name is manhattan"),
-        ({"settings": {"prompts": {"query": 3}}}, "prompts in config_sentence_transformers.json must be texts"),
-        ({"settings": {"default_prompt_name": ["query"]}}, "default_prompt_name in .* must be a text"),
-        ({"pooling": {"pooling_mode": [["mean"]]}}, r"pooling_mode is \['mean'\]"),
-        ({"words": {"max_seq_length": "long"}}, "'long', not a whole number"),
-        (
-            {"settings": {"prompts": {"query": "w1 "}}, "pooling": {"pooling_mode": "mean", "include_prompt": False}},
-            "include_prompt is false",
-        ),
-        ({"words": {"do_lower_case": True}}, "do_lower_case is set, and tokenizer.json keeps capitals"),
-    ],
-)
+@pytest.mark.parametrize(("made", "message"), [
+    ({"pooling": {"pooling_mode": ["cls", "mean"]}}, r"pooling_mode is cls \+ mean"),
+    ({"pooling": {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}}, r"pooling_mode is cls \+ max"),
+    ({"pooling": {"pooling_mode": "attention"}}, "pooling_mode is attention"),
+    ({"modules": ("LSTM",)}, "a module LSTM at 2_LSTM"),
+    ({"modules": ("Normalize", "Dense")}, "a module Normalize at 2_Normalize"),
+    ({"modules": ("Dense",), "dense": {"activation_function": "torch.nn.Softsign"}}, "activation_function is Softsign"),
+    ({"settings": {"similarity_fn_name": "manhattan"}}, "similarity_fn_name is manhattan"),
+    ({"settings": {"prompts": {"query": 3}}}, "prompts in config_sentence_transformers.json must be texts"),
+    ({"settings": {"default_prompt_name": ["query"]}}, "default_prompt_name in .* must be a text"),
+    ({"pooling": {"pooling_mode": [["mean"]]}}, r"pooling_mode is \['mean'\]"),
+    ({"words": {"max_seq_length": "long"}}, "'long', not a whole number"),
+    (
+        {"settings": {"prompts": {"query": "w1 "}}, "pooling": {"pooling_mode": "mean", "include_prompt": False}},
+        "include_prompt is false",
+    ),
+    ({"words": {"do_lower_case": True}}, "do_lower_case is set, and tokenizer.json keeps capitals"),
+])  # fmt: skip
 def test_what_cannot_be_honoured_is_refused_by_name(tmp_path: Path, made: dict[str, Any], message: str) -> None:
     directory = publish(tmp_path / "m", **made)
     if "do_lower_case" in message:  # the tiny tokenizer knows no capital but these
@@ -282,14 +276,11 @@ def test_training_begins_with_its_transformer(tmp_path: Path) -> None:
         start(settings(tmp_path / "copy", architecture="cross", negatives=2))
 
 
-@pytest.mark.parametrize(
-    ("made", "message"),
-    [
-        ({"labels": 3}, "a classifier with 3 labels; a reranker has one"),
-        ({"sentence_transformers": {"activation_fn": "torch.nn.Tanh"}}, r"activation_fn is torch\.nn\.Tanh"),
-        ({"sbert_ce_default_activation_function": "torch.nn.Softplus"}, r"activation_fn is torch\.nn\.Softplus"),
-    ],
-)
+@pytest.mark.parametrize(("made", "message"), [
+    ({"labels": 3}, "a classifier with 3 labels; a reranker has one"),
+    ({"sentence_transformers": {"activation_fn": "torch.nn.Tanh"}}, r"activation_fn is torch\.nn\.Tanh"),
+    ({"sbert_ce_default_activation_function": "torch.nn.Softplus"}, r"activation_fn is torch\.nn\.Softplus"),
+])  # fmt: skip
 def test_what_a_reranker_cannot_honour_is_refused_by_name(tmp_path: Path, made: dict[str, Any], message: str) -> None:
     directory = publish_reranker(tmp_path / "m", **made)
     with pytest.raises(CheckpointInvalid, match=message):

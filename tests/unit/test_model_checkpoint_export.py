@@ -11,8 +11,7 @@ from sentence_transformers import SentenceTransformer
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.model.checkpoint import exported
-from polyrank.model.checkpoint.exported import export
+from polyrank.model.checkpoint.export import export
 from polyrank.model.config import AssemblyConfig, CalibrationConfig, DenseConfig, LexicalConfig
 from polyrank.model.errors import InvalidInput, WrongKind
 from polyrank.model.rankers.load import load_late
@@ -124,7 +123,7 @@ def test_nothing_is_left_of_an_export_that_fails(tmp_path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(exported, "exported_card", full)
+    monkeypatch.setattr("polyrank.model.checkpoint.export.exported_card", full)
     with pytest.raises(OSError, match="No space"):
         export(checkpoint, tmp_path / "out")
     assert sorted(tmp_path.iterdir()) == before

@@ -15,7 +15,7 @@ from polyrank.model.checkpoint.files import (
     read_object,
 )
 from polyrank.model.checkpoint.lookup import BaseModel, resolve_base
-from polyrank.model.checkpoint.published import Published, is_reranker, read_published
+from polyrank.model.checkpoint.sentence_encoder import Published, is_reranker, read_published
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.text.tokenizer import Tokenizer
@@ -33,16 +33,11 @@ _COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta", "xlm-ro
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model whose files were found and checked; its network has not been read.
-
-    Attributes:
-        base: the model whose weights it begins with; None: all of its weights are its own.
-        stamps: see `_stamps`; when it was found.
-    """
+    """A model whose files were found and checked; its network has not been read."""
 
     files: CheckpointFiles
-    base: BaseModel | None
-    stamps: list[tuple[int, int, int]]
+    base: BaseModel | None  # the model whose weights it begins with; None: all of its weights are its own
+    stamps: list[tuple[int, int, int]]  # see `_stamps`; when it was found
 
     def read(self) -> "Encoder":
         """Build the network and read its weights, maybe long after they were found; imports torch.
