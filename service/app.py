@@ -30,7 +30,7 @@ from polyrank.service.http.native import candidates, classify, explain, feedback
 from polyrank.service.http.playground import page as playground
 from polyrank.service.http.plumbing import openapi, problems
 from polyrank.service.http.plumbing.bodies import BodyBound
-from polyrank.service.http.plumbing.middleware import HeadAsGet, Hosts, Pools, Requests, Sites, Zip, base_of, path_of
+from polyrank.service.http.plumbing.middleware import Answers, Hosts, Requests, Sites, base_of, path_of
 from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
 from polyrank.service.live.models import Loaders, LoadRanker, LoadScorer
 from polyrank.service.observe import tracing
@@ -110,12 +110,9 @@ def create_app(
     app.exception_handler(HTTPException)(_on_http)
     # The middleware added last is the outermost.
     app.add_middleware(BodyBound, limit=settings.max_body_bytes, metrics=metrics, in_form=of_route)
-    app.add_middleware(Zip)
-    app.add_middleware(HeadAsGet)
-    hosts = Hosts(settings.allowed_hosts, settings.host)
-    app.add_middleware(Sites, hosts=hosts, origins=settings.cors_origins, metrics=metrics, in_form=of_route)
-    app.add_middleware(Pools, in_form=of_route)  # all further in knows a path without its pool
-    app.add_middleware(Requests, metrics=metrics, tracing=spans, in_form=of_route)
+    app.add_middleware(Answers)
+    sites = Sites(Hosts(settings.allowed_hosts, settings.host), settings.cors_origins)
+    app.add_middleware(Requests, sites=sites, metrics=metrics, tracing=spans, in_form=of_route)
     if settings.cors_origins:  # outermost, so that a page can read an error, too
         app.add_middleware(
             CORSMiddleware,

@@ -52,11 +52,11 @@ from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.unranked import probe
-from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import Shards
-from polyrank.service.scale.holding import OnShards
 from polyrank.service.scale.ray_shards import RayShards
+from polyrank.service.scale.replica_choice import ReplicaChoice
 from polyrank.service.scale.replicas import Replicas
+from polyrank.service.scale.shard_holder import OnShards
 from polyrank.service.scheduling.stages import FairThread
 from polyrank.service.settings import Settings
 
@@ -205,17 +205,17 @@ async def _pool_here(given: _ForPool) -> AsyncIterator[_OpenedPool]:
 @asynccontextmanager
 async def _pool_on_shards(shards: Shards, given: _ForPool) -> AsyncIterator[_OpenedPool]:
     settings, metrics = given.settings, given.metrics
-    asking = Asking(metrics, settings.hedge_ms / 1000)
-    replicas = Replicas(shards, asking, metrics, settings.shard_replicas)
+    choice = ReplicaChoice(metrics, settings.hedge_ms / 1000)
+    replicas = Replicas(shards, choice, metrics, settings.shard_replicas)
     store = GenerationStore(given.root)
-    on_shards = OnShards(store, given.opener, replicas, asking, metrics, settings.max_timeout_ms / 1000)
+    on_shards = OnShards(store, given.opener, replicas, choice, metrics, settings.max_timeout_ms / 1000)
     live = given.live(store, on_shards)
     look = _Look("the shards", partial(asyncio.to_thread, on_shards.look))
     try:
         yield _OpenedPool(store, live, 4 * LOOK_SECONDS, (look,))  # shards are back in seconds
     finally:
         live.current = live.beside = None
-        await asking.close()
+        await choice.close()
         await asyncio.to_thread(on_shards.close)
 
 
@@ -434,7 +434,7 @@ def _runner_of_job(settings: Settings, live: Live[Serving], request: JobRequest)
 
 
 def _show_job(metrics: Metrics, job: JobRecord) -> None:
-    metrics.count_job(job.state)
+    metrics.series(metrics.jobs, job.state).inc()
     show_last_build(metrics, [job])
 
 
@@ -442,7 +442,7 @@ def show_last_build(metrics: Metrics, jobs: Iterable[JobRecord]) -> None:
     """Show when the last of these jobs succeeded; compactions do not count, because they read no pool."""
     succeeded = (job.finished for job in jobs if job.state == SUCCEEDED and not job.request.compacts)
     if last := max(filter(None, succeeded), default=None):
-        metrics.show_last_build(datetime.fromisoformat(last).timestamp())
+        metrics.series(metrics.last_build).set(datetime.fromisoformat(last).timestamp())
 
 
 def device_of(settings: Settings) -> str:

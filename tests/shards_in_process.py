@@ -23,11 +23,11 @@ from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.values import Ranked, RankRequest
-from polyrank.service.scale.asking import Asking
-from polyrank.service.scale.body import Body, ShardDesk
 from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
-from polyrank.service.scale.holding import OnShards
+from polyrank.service.scale.replica_choice import ReplicaChoice
 from polyrank.service.scale.replicas import Replicas
+from polyrank.service.scale.shard import Body, ShardDesk
+from polyrank.service.scale.shard_holder import OnShards
 from polyrank.service.scheduling.stages import Journey
 
 until = partial(waiting.until, seconds=30)
@@ -100,7 +100,7 @@ class ServedPool:
 
     def __init__(self, root: Path) -> None:
         self.metrics, self.store, self.min_searched = Metrics(), GenerationStore(root), 0.0
-        self.asking = Asking(self.metrics)
+        self.choice = ReplicaChoice(self.metrics)
         self.live = Live(self.store, Here(self.store, Opener(count_nothing, None, load)), self.metrics)
         self.live.start()
 
@@ -116,7 +116,7 @@ class ServedPool:
             try:
                 return await work(runtime)
             finally:
-                await self.asking.close()
+                await self.choice.close()
                 runtime.close()
 
         return asyncio.run(alone())
@@ -170,10 +170,10 @@ class ServedParts(ServedPool):
     ) -> None:
         self.metrics, self.store = Metrics(), GenerationStore(root)
         self.shards = LocalShards(shards_root or root)
-        self.asking, self.min_searched = Asking(self.metrics, hedge_s), min_searched
+        self.choice, self.min_searched = ReplicaChoice(self.metrics, hedge_s), min_searched
         opener = Opener(count_nothing, None, load)
-        self.replicas = Replicas(self.shards, self.asking, self.metrics, replicas)
-        self.on_shards = OnShards(self.store, opener, self.replicas, self.asking, self.metrics, longest_s)
+        self.replicas = Replicas(self.shards, self.choice, self.metrics, replicas)
+        self.on_shards = OnShards(self.store, opener, self.replicas, self.choice, self.metrics, longest_s)
         self.live = Live(self.store, self.on_shards, self.metrics)
         self.live.start()
 

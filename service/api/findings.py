@@ -173,7 +173,6 @@ def _suggestion(error: _Error, model: type[BaseModel] | None) -> tuple[str, str]
 
 
 def _models_at(annotation: Any, location: Location) -> set[type[BaseModel]]:
-    """Return the models that may stand at a place."""
     models = set(_models_in(annotation))
     for part in location:
         fields = [one.model_fields[part] for one in models if part in one.model_fields]

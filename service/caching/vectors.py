@@ -203,7 +203,6 @@ class RedisVectors:
         return GatheredRows(np.concatenate([empty, *whole]), counts, available)
 
     def _make(self, found: list[NDArray[Any] | None], gaps: list[int], candidates: Sequence[Candidate]) -> None:
-        """Have the model make what is missing, and keep it."""
         assert self._rows is not None, "the generation has a second stage"
         made = rounded_all(self._encode([candidates[at].text for at in gaps]), self._generation.manifest.dtype)
         if made.late is not None and made.counts is not None:

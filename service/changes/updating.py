@@ -46,12 +46,8 @@ class Acknowledged:
     missing: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """What was made of candidates, in the dtype of the store, and the model and dtype that it belongs to."""
-
-    maker: tuple[str, str]
-    made: Representations
+# The model and the dtype of the store that vectors belong to, and what was made of candidates.
+_Encoded = tuple[tuple[str, str], Representations]
 
 
 class Updating:
@@ -77,13 +73,13 @@ class Updating:
             OSError: nothing was written, or it may have been and cannot be acknowledged.
         """
         acknowledged = await self._change(candidates, ())
-        self._metrics.count_updated("upsert", len(candidates))
+        self._metrics.series(self._metrics.updates, "upsert").inc(len(candidates))
         return acknowledged
 
     async def delete(self, ids: Sequence[str]) -> Acknowledged:
         """Remove candidates; errors as `upsert`."""
         acknowledged = await self._change((), ids)
-        self._metrics.count_updated("delete", len(ids) - len(acknowledged.missing))
+        self._metrics.series(self._metrics.updates, "delete").inc(len(ids) - len(acknowledged.missing))
         return acknowledged
 
     async def reached(self, revision: int, journey: Journey) -> Serving:
@@ -105,7 +101,6 @@ class Updating:
         return serving
 
     def _refreshed(self) -> Awaitable[Serving | None]:
-        """Read the log once for all requests that wait."""
         if self._refreshing is None or self._refreshing.done():
             reading = asyncio.get_running_loop().run_in_executor(self._reader, self._live.refresh)
             reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits by then
@@ -157,7 +152,7 @@ class Updating:
             current = await in_thread(self._reader, self._store.current)
             if current == serving.generation.id:
                 encoded = await self._encoded(serving, upserts, encoded)
-                write = partial(self._write, current, upserts, encoded.made, deletes)
+                write = partial(self._write, current, upserts, encoded[1], deletes)
                 if (acknowledged := await in_thread(self._writer, write)) is not None:
                     return acknowledged
             why, passes = self._live.why_not(current)
@@ -171,10 +166,10 @@ class Updating:
     async def _encoded(self, serving: Serving, candidates: Sequence[Candidate], before: _Encoded | None) -> _Encoded:
         """Encode the candidates, unless that was done for the same model; a text that is stored keeps its vector."""
         maker = serving.ranker.fingerprint, serving.generation.manifest.dtype
-        if before is not None and before.maker == maker:
+        if before is not None and before[0] == maker:
             return before
         if not candidates:
-            return _Encoded(maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows))
+            return maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows)
         texts = list(dict.fromkeys(candidate.text for candidate in candidates))
         same, made = await Pool(self._runtime, serving, Journey(time.monotonic() + KNOWN_WITHIN_SECONDS)).texts(texts)
         new = np.setdiff1d(np.arange(len(texts)), same, assume_unique=True)
@@ -182,7 +177,7 @@ class Updating:
             encoded = await self._runtime.forwards.encode(serving.ranker, [texts[at] for at in new.tolist()], Journey())
             made = Representations.join([made, rounded_all(encoded.made, serving.generation.manifest.dtype)])
         place = {texts[at]: place for place, at in enumerate([*same.tolist(), *new.tolist()])}
-        return _Encoded(maker, made.take([place[candidate.text] for candidate in candidates]))
+        return maker, made.take([place[candidate.text] for candidate in candidates])
 
     def _write(
         self, generation: str, upserts: Sequence[Candidate], made: Representations, deletes: Sequence[str]

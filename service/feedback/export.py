@@ -228,7 +228,6 @@ def _negatives(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> 
 
 
 def _leave_out(table: sqlite3.Connection, wanted: str, why: str, done: Exported, side: str = "none") -> None:
-    """Put rankings on another side, and count their examples."""
     counted = f"SELECT count(*) FROM examples WHERE ranking IN (SELECT rowid FROM reads WHERE {wanted})"
     [[examples]] = table.execute(counted)
     done.left_out[why] += examples

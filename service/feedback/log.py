@@ -31,7 +31,7 @@ from polyrank.service.feedback import files
 from polyrank.service.feedback.files import Erased, Growing
 from polyrank.service.feedback.records import Event, Ranking
 from polyrank.service.feedback.redaction import RedactionFailed
-from polyrank.service.feedback.seen import ShownReplies
+from polyrank.service.feedback.shown_replies import ShownReplies
 from polyrank.service.observe.metrics import Metrics
 
 MOST_RANKINGS: Final = 1000  # that wait
@@ -146,7 +146,7 @@ class Log:
     def record(self, make: Callable[[], Ranking], characters: int) -> bool:
         """Have a ranking's line made and written, on the log's thread; returns False where it finds no room."""
         if self._queue.qsize() >= MOST_RANKINGS or self._given - self._taken + characters > MOST_WAITING:
-            self._metrics.count_feedback_rankings("dropped", 1)
+            self._metrics.series(self._metrics.feedback_rankings, "dropped").inc()
             return False
         self._given += characters
         self._queue.put(_RankingWaits(make, characters))
@@ -234,7 +234,7 @@ class Log:
                 self._append([each for each in rankings if not self._erased.holds_ranking(each.record.id)])
                 for each in rankings:
                     self.seen.note(each.record)
-                self._metrics.count_feedback_rankings("recorded", len(rankings))
+                self._metrics.series(self._metrics.feedback_rankings, "recorded").inc(len(rankings))
         except Exception as error:
             self._lost([None] * len(rankings), error)
         rankings.clear()
@@ -278,7 +278,7 @@ class Log:
         self.tell("feedback is lost", error)
         for written in waiting:
             if written is None:
-                self._metrics.count_feedback_rankings("dropped", 1)
+                self._metrics.series(self._metrics.feedback_rankings, "dropped").inc()
             else:
                 written.set_exception(error)
 
@@ -294,7 +294,7 @@ class Log:
             return
         self._tidied = now
         size = files.limit(self._folder, oldest, self._most_bytes)
-        self._metrics.show_feedback_bytes(size)
+        self._metrics.series(self._metrics.feedback_bytes).set(size)
         if size > self._most_bytes:  # in files that are open
             self._close()
         files.close_left(self._folder)  # last: a file that cannot be closed keeps none from being removed

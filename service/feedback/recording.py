@@ -127,7 +127,7 @@ class Feedback:
         self._bounds = _Bounds(most_bytes)
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()  # ranking and event
         for kind in KINDS:
-            metrics.count_feedback_events(kind, 0)
+            metrics.series(metrics.feedback_events, kind)
 
     def close(self) -> None:
         """Write what waits, and end."""
@@ -219,7 +219,7 @@ class Feedback:
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
         for kind, count in Counter(each.kind for each in events if (each.ranking, each.id) not in left_out).items():
-            self._metrics.count_feedback_events(kind, count)
+            self._metrics.series(self._metrics.feedback_events, kind).inc(count)
         return Taken(len(events) - len(unknown), len(told) - len(events), len(unknown))
 
     async def _write(self, by: str | None, events: Sequence[Event], unknown: list[Event]) -> None:
@@ -261,7 +261,7 @@ class Feedback:
         return made
 
     def _textless(self, error: RedactionFailed) -> None:
-        self._metrics.count_feedback_textless()
+        self._metrics.series(self._metrics.feedback_textless).inc()
         self._log.tell("the function of feedback_redact failed: texts of feedback are not recorded", error)
 
 

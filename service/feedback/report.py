@@ -149,7 +149,6 @@ def figures(root: Path) -> FeedbackFigures:
 
 
 def _most_often(held: dict[str, T], how_often: Callable[[T], int]) -> dict[str, T]:
-    """Keep the half that came most often."""
     return dict(sorted(held.items(), key=lambda each: how_often(each[1]), reverse=True)[: _MOST_HELD // 2])
 
 

@@ -59,7 +59,7 @@ S = TypeVar("S", bound=ServedPool)
 
 
 class Holder(Protocol[S]):
-    """Holds generations ready to be searched: here (ranking/local_part.py), or on shards (scale/holding.py)."""
+    """Holds generations ready to be searched: here (ranking/local_part.py), or on shards (scale/shard_holder.py)."""
 
     in_use: Callable[[], list[S]]  # what requests may begin with; set by `Live`
 
@@ -165,7 +165,7 @@ class Live(Generic[S]):
                     try:
                         self._serve(self.load(named))
                     except RankingError as error:
-                        self._metrics.count_switch("refused")
+                        self._metrics.series(self._metrics.switches, "refused").inc()
                         self._refuse(named, error)
                         if isinstance(error, Shortage):
                             raise
@@ -205,7 +205,6 @@ class Live(Generic[S]):
                 self.holder.let_go(history[-1])
 
     def _serve_active(self, loaded: S) -> S:
-        """Serve what this process has just made the active generation."""
         seen = loaded.generation.id, self._store.stamp()
         serving = self._serve(loaded)
         self._seen = seen  # only now: what is active and not served is tried again
@@ -226,7 +225,7 @@ class Live(Generic[S]):
         except (GenerationNotFound, StoreBusy):  # neither is the generation's fault
             raise
         except RankingError as error:
-            self._metrics.count_switch("refused")
+            self._metrics.series(self._metrics.switches, "refused").inc()
             if not isinstance(error, Shortage):  # the caller may try again
                 self._refuse(generation, error)
             raise
@@ -266,7 +265,7 @@ class Live(Generic[S]):
         runner = Runner(ranker.backend, ranker.precision)
         self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint, runner)
         if before is not None:
-            self._metrics.count_switch("ok")
+            self._metrics.series(self._metrics.switches, "ok").inc()
         fields = {"generation": manifest.id, "candidates": serving.snapshot.count, "index": manifest.index.kind}
         fields |= {"scan": serving.search_status.kind, "scan_because": serving.search_status.why}
         log.info("serving", extra={"fields": fields})
@@ -335,4 +334,5 @@ class Live(Generic[S]):
         with self._refusing:
             self.refused = {**self.refused, generation: str(error)}
             self.passing = self.passing | {generation} if passes else self.passing - {generation}
-        self._metrics.count_refused(next((kind for type_, kind in _KINDS.items() if isinstance(error, type_)), "other"))
+        kind = next((kind for type_, kind in _KINDS.items() if isinstance(error, type_)), "other")
+        self._metrics.series(self._metrics.verify_failures, kind).inc()

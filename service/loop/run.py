@@ -430,6 +430,5 @@ class _Work:
 
 
 def _key(example: Dialogue) -> int:
-    """Hash an example to 64 bits."""
     keys = context_key(example.conversation), text_key(example.response)
     return hash64(b"".join(key.to_bytes(8, "little") for key in keys))

@@ -55,7 +55,8 @@ P = TypeVar("P", Counter, Histogram, Gauge)
 
 
 class Metrics:
-    """The app's instruments. Modules use the public ones, or else call `observe_*`, `count_*` and `show_*`.
+    """The app's instruments. Modules use the public ones, by `series` where they are of a pool, or else call
+    `observe_*`, `count_*` and `show_*`.
 
     Where one of the `pools` has a name, what belongs to a pool has the label `pool`, empty for what has no name.
     """
@@ -115,24 +116,24 @@ class Metrics:
         )
         self._degraded = self._counter("polyrank_degraded_total", "Answers that did without something", reason=DEGRADED)
         self._rejected = self._counter("polyrank_rejected_total", "Requests turned away", reason=REJECTED)
-        self._batch_entries = self._counter(
+        self.batch_entries = self._counter(
             "polyrank_batch_entries_total", "Rankings of POST /rank/batch, by their status", **of_pool, code=()
         )
-        self._feedback_rankings = self._counter(
+        self.feedback_rankings = self._counter(
             "polyrank_feedback_rankings_total",
             "Rankings to record, and whether there was room",
             **of_pool,
             outcome=("recorded", "dropped"),
         )
-        self._feedback_events = self._counter(
+        self.feedback_events = self._counter(
             "polyrank_feedback_events_total", "Events of feedback recorded", **of_pool, kind=()
         )
-        self._feedback_textless = self._counter(
+        self.feedback_textless = self._counter(
             "polyrank_feedback_textless_total",
             "Lines recorded without texts, because the function of feedback_redact failed",
             **of_pool,
         )
-        self._feedback_bytes = self._state("polyrank_feedback_bytes", "Size of the files of feedback", of_pool)
+        self.feedback_bytes = self._state("polyrank_feedback_bytes", "Size of the files of feedback", of_pool)
         self.log_dropped = self._counter(
             "polyrank_log_lines_dropped_total", "Lines of the log that nobody read in time"
         )
@@ -175,19 +176,19 @@ class Metrics:
         self._index_loaded = self._state(
             "polyrank_index_loaded_timestamp_seconds", "When the generation was switched to", of_pool
         )
-        self._switches = self._counter(
+        self.switches = self._counter(
             "polyrank_index_switches_total", "Attempts to serve another generation", **of_pool, result=("ok", "refused")
         )
-        self._verify_failures = self._counter(
+        self.verify_failures = self._counter(
             "polyrank_index_verify_failures_total", "Generations refused", **of_pool, kind=REFUSED
         )
-        self._updates = self._counter(
+        self.updates = self._counter(
             "polyrank_updated_candidates_total", "Candidates changed by clients", **of_pool, kind=("upsert", "delete")
         )
-        self._jobs = self._counter(
+        self.jobs = self._counter(
             "polyrank_build_jobs_total", "Rebuilds that ended", **of_pool, state=("succeeded", "failed", "cancelled")
         )
-        self._last_build = self._gauge(
+        self.last_build = self._gauge(
             "polyrank_build_last_success_timestamp_seconds",
             "When a rebuild last succeeded; 0: none is known",
             "livemax",
@@ -217,11 +218,6 @@ class Metrics:
         one._pool = (pool,) if self._pool else ()
         return one
 
-    def _in_pool(self, metric: P, *labels: str) -> P:
-        """Return the metric's series of the pool with these further labels."""
-        labels = (*self._pool, *labels)
-        return metric.labels(*labels) if labels else metric
-
     def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
         """Declare a counter with its labels, each with all its values; none where they are not known ahead."""
         return _with_series(Counter(name, text, labels, registry=self.registry), labels)
@@ -243,20 +239,21 @@ class Metrics:
     def _state(self, name: str, text: str, labels: Iterable[str]) -> Gauge:
         return self._gauge(name, text, "livemostrecent", labels)
 
+    def series(self, metric: P, *labels: str) -> P:
+        """Return the metric's series of the pool with these further labels."""
+        labels = (*self._pool, *labels)
+        return metric.labels(*labels) if labels else metric
+
     def create_routes(self, routes: Iterable[tuple[str, str]]) -> None:
         """Create the series of the app's own routes: (path template, method)."""
         for path, method in routes:
-            self._in_pool(self._requests, path, method, "200")
-            self._in_pool(self._duration, path, "2xx")
+            self.series(self._requests, path, method, "200")
+            self.series(self._duration, path, "2xx")
 
     def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count an answered request."""
-        self._in_pool(self._requests, route, method, str(status)).inc()
-        self._in_pool(self._duration, route, f"{status // 100}xx").observe(seconds)
-
-    def count_batch_entry(self, status: int) -> None:
-        """Count one ranking of several in one call, by the status that it would have had alone."""
-        self._in_pool(self._batch_entries, str(status)).inc()
+        self.series(self._requests, route, method, str(status)).inc()
+        self.series(self._duration, route, f"{status // 100}xx").observe(seconds)
 
     def observe_rank(
         self, seconds: Mapping[str, float], scored: int, degraded: Iterable[str], plan: str | None
@@ -291,48 +288,12 @@ class Metrics:
         """Count a request that was turned away."""
         self._rejected.labels(reason).inc()
 
-    def count_feedback_rankings(self, outcome: Literal["recorded", "dropped"], count: int) -> None:
-        """Count rankings that were to be recorded."""
-        self._in_pool(self._feedback_rankings, outcome).inc(count)
-
-    def count_feedback_events(self, kind: str, count: int) -> None:
-        """Count events that were recorded; 0: only show that there may be some."""
-        self._in_pool(self._feedback_events, kind).inc(count)
-
-    def count_feedback_textless(self) -> None:
-        """Count a line that was recorded without its texts."""
-        self._in_pool(self._feedback_textless).inc()
-
-    def show_feedback_bytes(self, size: int) -> None:
-        """Show how large the files of feedback are."""
-        self._in_pool(self._feedback_bytes).set(size)
-
-    def count_job(self, state: str) -> None:
-        """Count a rebuild that ended."""
-        self._in_pool(self._jobs, state).inc()
-
-    def show_last_build(self, at: float) -> None:
-        """Show when a rebuild last succeeded, in seconds since the epoch."""
-        self._in_pool(self._last_build).set(at)
-
-    def count_refused(self, kind: str) -> None:
-        """Count a generation that failed its checks."""
-        self._in_pool(self._verify_failures, kind).inc()
-
-    def count_switch(self, result: str) -> None:
-        """Count an attempt to serve another generation."""
-        self._in_pool(self._switches, result).inc()
-
-    def count_updated(self, kind: str, count: int) -> None:
-        """Count candidates that a client has put or deleted."""
-        self._in_pool(self._updates, kind).inc(count)
-
     def observe_shard(self, part: str, seconds: float) -> None:
         """Observe a call of a shard that was answered, hedged or not."""
         self._shard_seconds.labels(part).observe(seconds)
 
     def count_shard_call(self, part: str, result: str) -> None:
-        """Count a call of a shard, by how it ended."""
+        """Count a call of a shard by how it ended: "ok", the kind of a `Reply`, or "late", and at its end once more."""
         self._shard_calls.labels(part, result).inc()
 
     def count_hedge(self, won: bool) -> None:
@@ -356,7 +317,7 @@ class Metrics:
     def show_generation(self, generation: str, model: str, fmt: int, loaded_at: float) -> None:
         """Show which generation is served from now on."""
         self._set_info(self._index_info, 0, (generation, model, str(fmt)))
-        self._in_pool(self._index_loaded).set(loaded_at)
+        self.series(self._index_loaded).set(loaded_at)
 
     def show_trial(self, trial: tuple[str, str, int] | None) -> None:
         """Show which generation is on trial from now on, its model and its format; None: there is none."""
@@ -368,20 +329,20 @@ class Metrics:
 
     def show_canary(self, wanted: float, taken: float) -> None:
         """Show which share of the conversations the trial is to answer, and which it does."""
-        self._in_pool(self._canary_share, "wanted").set(wanted)
-        self._in_pool(self._canary_share, "taken").set(taken)
+        self.series(self._canary_share, "wanted").set(wanted)
+        self.series(self._canary_share, "taken").set(taken)
 
     def count_canary(self, side: str, replaced: str | None = None) -> None:
         """Count a ranking while a trial has a share, and why the live generation answered one of the trial's."""
-        self._in_pool(self._canary_rankings, side).inc()
+        self.series(self._canary_rankings, side).inc()
         if replaced is not None:
-            self._in_pool(self._canary_replaced, replaced).inc()
+            self.series(self._canary_replaced, replaced).inc()
 
     def show_snapshot(self, revision: int, candidates: int, changed: int) -> None:
         """Show the revision that is served, and how far it is from the generation as built."""
-        self._in_pool(self._index_revision).set(revision)
-        self._in_pool(self._index_candidates).set(candidates)
-        self._in_pool(self._index_changed).set(changed)
+        self.series(self._index_revision).set(revision)
+        self.series(self._index_candidates).set(candidates)
+        self.series(self._index_changed).set(changed)
 
     def show_scan(self, kind: Searched, fallback: bool) -> None:
         """Show what is searched from now on, and whether something faster should be."""
@@ -397,14 +358,14 @@ class Metrics:
             return
         self._clear_info(info, labels[:shared])
         self._shown_of(info).append(labels)
-        self._in_pool(info, *labels).set(1)
+        self.series(info, *labels).set(1)
 
     def _clear_info(self, info: Gauge, beginning: tuple[str, ...] = ()) -> None:
         """Let no labels of an info of the pool that begin so be set any more."""
         for old in [shown for shown in self._shown_of(info) if shown[: len(beginning)] == beginning]:
             self._shown_of(info).remove(old)
             if DIRECTORY in os.environ:
-                self._in_pool(info, *old).set(0)
+                self.series(info, *old).set(0)
             else:
                 info.remove(*self._pool, *old)
 

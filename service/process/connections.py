@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import uuid4
 
 import h11
@@ -100,13 +100,6 @@ def _check_framing(request: h11.Request) -> None:
 TURN_SECONDS: Final = 0.1
 
 
-class Pipelined(Protocol):
-    """A connection on which a request waits for its turn."""
-
-    def begin_next(self) -> None:
-        """Begin the request that waits; called once in a turn."""
-
-
 class Turns:
     """Gives pipelined requests their turns, in the order asked for; use it in the event loop only.
 
@@ -116,22 +109,22 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[Pipelined, None] = {}  # an ordered set
-        self._present: Pipelined | None = None
+        self._waiting: dict[Connection, None] = {}  # an ordered set
+        self._present: Connection | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def ask(self, connection: Pipelined) -> None:
+    def ask(self, connection: "Connection") -> None:
         """Wait for a turn; asking again changes nothing."""
         self._waiting[connection] = None
         if self._present is None:
             self._next()
 
-    def end(self, connection: Pipelined) -> None:
+    def end(self, connection: "Connection") -> None:
         """Let the next one begin if it is this one's turn."""
         if connection is self._present:
             self._next()
 
-    def leave(self, connection: Pipelined) -> None:
+    def leave(self, connection: "Connection") -> None:
         """Wait no longer, and end the turn."""
         self._waiting.pop(connection, None)
         self.end(connection)

@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import replace
 
 from polyrank.model.registry import ARCHITECTURES
-from polyrank.service.ranking import costs, given, selection
+from polyrank.service.ranking import costs, selection, sent_candidates
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.rescoring import rerank
@@ -44,7 +44,9 @@ class Engine:
         scorer = None if request.top_n is None else runtime.required_scorer()
         if request.answer_if is not None:
             selection.check_calibrated(ranker, serving.generation.manifest.model.name, scorer)
-        texts = None if request.candidates is None else await given.look_up(runtime, serving, request, journey)
+        texts = (
+            None if request.candidates is None else await sent_candidates.look_up(runtime, serving, request, journey)
+        )
         new = 0 if texts is None else costs.text_tokens(texts.new_texts)
         tokens = costs.ranking_tokens(request, ranker, serving.snapshot.count, scorer) + new
         with runtime.admission.admitted(journey, tokens, new):
@@ -59,8 +61,8 @@ class Engine:
                     if request.filter is not None and not ranked.places and ranked.searched is None:
                         ranked = replace(ranked, notes=await pool.filter_notes(request.filter))
                 else:
-                    gathered = await given.gather(runtime, serving, request, texts, journey)
-                    ranked = await given.place(runtime, serving, request, gathered, journey)
+                    gathered = await sent_candidates.gather(runtime, serving, request, texts, journey)
+                    ranked = await sent_candidates.place(runtime, serving, request, gathered, journey)
             ranked = replace(ranked, notes=[*ranked.notes, *_of_words(serving, ranked)])
             if scorer is not None:
                 ranked = await rerank(runtime, scorer, words, request, ranked, journey)

@@ -25,7 +25,7 @@ from polyrank.model.text.reading import letters_worth
 from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.live.models import PairScorer
-from polyrank.service.ranking import costs, given
+from polyrank.service.ranking import costs, sent_candidates
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import read_pairs
 from polyrank.service.ranking.runtime import Runtime
@@ -91,16 +91,16 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
     ranking = request.ranking
     scorer = None if request.cross is None else runtime.required_scorer()
     journey = await _with_explainers(runtime, [serving.ranker, scorer], journey)
-    texts = await given.look_up(runtime, serving, ranking, journey)
+    texts = await sent_candidates.look_up(runtime, serving, ranking, journey)
     tokens = costs.ranking_tokens(ranking, serving.ranker, serving.snapshot.count, scorer) + costs.text_tokens(
         texts.new_texts
     )
     tokens += costs.explaining_tokens(request)
     async with runtime.admitted(journey, tokens), journey.holding(runtime.explains):
-        gathered = await given.gather(runtime, serving, ranking, texts, journey)
+        gathered = await sent_candidates.gather(runtime, serving, ranking, texts, journey)
         if lost := gathered.sent.stored.lost:
             raise serving.shards_missing(lost)
-        ranked = await given.place(runtime, serving, ranking, gathered, journey)
+        ranked = await sent_candidates.place(runtime, serving, ranking, gathered, journey)
         if ranked.lacks_second_stage:
             raise DeadlineExceeded("before the second stage")
         ranked = replace(ranked, places=finite(ranked.places))
@@ -128,7 +128,7 @@ async def _explained(
     runtime: Runtime,
     serving: Serving,
     request: ExplainRequest,
-    gathered: given.GatheredRequest,
+    gathered: sent_candidates.GatheredRequest,
     ranked: Ranked,
     journey: Journey,
 ) -> Explained:
@@ -160,7 +160,7 @@ async def _read(
     runtime: Runtime,
     ranker: LateRanker,
     request: ExplainRequest,
-    gathered: given.GatheredRequest,
+    gathered: sent_candidates.GatheredRequest,
     texts: Sequence[str],
     journey: Journey,
 ) -> _Read:

@@ -130,8 +130,10 @@ def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
     if wanted.rows is not None:
         positions, rows = np.arange(len(wanted.rows)), wanted.rows
     else:
-        with journey.timed("retrieve"):
-            words = None if wanted.conversation is None else pool_words(part, wanted.conversation)
+        words = None
+        if wanted.conversation is not None:
+            with journey.timed("retrieve"):
+                words = pool_words(part, wanted.conversation)
         with journey.timed("fetch"):
             found = part.snapshot.rows_of_texts(wanted.texts) if wanted.texts else part.snapshot.rows(wanted.ids)
             positions = np.flatnonzero(found >= 0)

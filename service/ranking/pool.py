@@ -187,7 +187,6 @@ class Pool:
         return await self._runtime.candidates.run(read, self._journey, "fetch") if self._is_here else read()
 
     async def _at_places(self, best: Hits, wanted: Wanted, journey: Journey) -> Stock:
-        """Look candidates up by their parts and rows there."""
         assert best.parts is not None, "`Hits.of` numbers them"
         of_part = {part: np.flatnonzero(best.parts == part) for part in np.unique(best.parts).tolist()}
         return await self._read(of_part, lambda part: wanted._replace(rows=best.rows[of_part[part]]), journey)

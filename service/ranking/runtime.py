@@ -5,7 +5,7 @@
     model-trial  the same of models that are on trial alone, so that a bad one holds up no others
     search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
     search-trial the same of generations that are on trial
-    candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, local_part.py)
+    candidates   a few threads: stored texts, vectors from Redis and their scores (sent_candidates.py, local_part.py)
 
 Rankings, updates, explanations and embeddings share it.
 """

@@ -157,11 +157,9 @@ class Filling:
 
     @property
     def _depth(self) -> int:
-        """How many candidates the search must find."""
         return min(MOST_DEPTH, self._request.depth << self.round)
 
     def _end_of(self, found: Sequence[RankedCandidate], depth: int) -> _Place:
-        """Return how far down a search has found everything."""
         if len(found) < depth or not _is_high_enough(self._request, found[-1]):
             return _END
         return _place_of(found[-1])

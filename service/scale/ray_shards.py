@@ -22,7 +22,7 @@ class ShardActor:
 
     def __init__(self, root: str, threads: int | None) -> None:
         require_token()
-        from polyrank.service.scale.body import Body, ShardDesk
+        from polyrank.service.scale.shard import Body, ShardDesk
 
         threads = threads or machine.processors()
         choose(threads)

@@ -24,8 +24,8 @@ from polyrank.service.live.serving import SearchStatus
 from polyrank.service.ranking.parts import EncodeContext, PartMissing, Stock, Wanted
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Hits, PoolQuery
-from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import AskedQuery, Holding, PartStored
+from polyrank.service.scale.replica_choice import ReplicaChoice
 from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
@@ -36,15 +36,15 @@ MOST_SHARED = 16
 class Calls:
     """The calls for one part of a generation; the searches that wait share one."""
 
-    def __init__(self, asking: Asking, holding: Holding) -> None:
-        self._asking, self._holding = asking, holding
+    def __init__(self, choice: ReplicaChoice, holding: Holding) -> None:
+        self._choice, self._holding = choice, holding
         self._waiting: list[tuple[AskedQuery, float, asyncio.Future[Hits]]] = []
         self._calls: set[asyncio.Task[None]] = set()
 
     async def ask(self, method: str, journey: Journey, *arguments: Any) -> Any:
         """Call a method of a shard that holds the part; raises PartMissing."""
         end = journey.before_answer().deadline
-        return await self._asking.ask(self._holding.part, method, lambda: (self._holding, *arguments), end)
+        return await self._choice.ask(self._holding.part, method, lambda: (self._holding, *arguments), end)
 
     async def search(self, query: AskedQuery, deadline: float) -> Hits:
         """Find the best candidates of the part; raises PartMissing."""
@@ -59,7 +59,7 @@ class Calls:
 
     def _send(self) -> None:
         # One call more than there are replicas, so that none of them waits for its next call.
-        while self._waiting and len(self._calls) <= self._asking.replicas(self._holding.part):
+        while self._waiting and len(self._calls) <= self._choice.replicas(self._holding.part):
             batch = [each for each in self._waiting[:MOST_SHARED] if not each[2].done()]
             del self._waiting[:MOST_SHARED]
             if batch:
@@ -79,7 +79,7 @@ class Calls:
             return self._holding, queries, [deadline - time.monotonic() for deadline in deadlines]
 
         try:
-            found = await self._asking.ask(self._holding.part, "search", arguments, max(deadlines))
+            found = await self._choice.ask(self._holding.part, "search", arguments, max(deadlines))
         except BaseException as error:  # whatever it is, nobody shall wait any longer
             for _, _, own in batch:
                 if not own.done():

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Collection, Set
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import chain
-from typing import Protocol
 
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.model.errors import Shortage
-from polyrank.service.scale.asking import Asking
+from polyrank.service.observe.metrics import Metrics
 from polyrank.service.scale.calls import LOST, Holding, Replica, ReplicaLost, Reply, Shards
+from polyrank.service.scale.replica_choice import ReplicaChoice
 
 # Opening a part reads its every byte.
 PREPARE_WITHIN_SECONDS = 3600.0
@@ -28,16 +28,6 @@ SILENT_SECONDS, LONGEST_SILENT_SECONDS = 60.0, 3600.0
 _AT_ONCE = 64
 
 log = logging.getLogger(__name__)
-
-
-class WatchReplicas(Protocol):
-    """Is told what happens; see the metrics of the same names."""
-
-    def show_ready(self, part: str, replicas: int) -> None:
-        """So many replicas of a part hold what is served."""
-
-    def forget_part(self, part: str) -> None:
-        """A part has no replicas any more."""
 
 
 class _Kept:
@@ -60,12 +50,12 @@ class Replicas:
     def __init__(
         self,
         shards: Shards,
-        asking: Asking,
-        watch: WatchReplicas,
+        choice: ReplicaChoice,
+        metrics: Metrics,
         number: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._shards, self._asking, self._watch, self._number, self._clock = shards, asking, watch, number, clock
+        self._shards, self._choice, self._metrics, self._number, self._clock = shards, choice, metrics, number, clock
         self._parts: dict[str, list[_Kept]] = {}
         self._changing = threading.Lock()  # `_parts`: the threads that load change it, too
         self._calls = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="shards")
@@ -95,7 +85,7 @@ class Replicas:
         for call, (holding, kept) in calls.items():
             reply = call.result() if call.done() else Reply(None, "it says nothing", LOST)
             if reply.error is None:  # pardoned whatever it was struck for, to lack a generation or to be slow
-                self._asking.forgive(holding.part, kept.replica)
+                self._choice.forgive(holding.part, kept.replica)
             found.setdefault(holding.part, []).append(reply)
         return found
 
@@ -109,7 +99,7 @@ class Replicas:
         holds = list(self._calls.map(lambda each: self._look_at(each[0], each[1], needed), asked))
         for holding in wanted:
             ready = sum(held for (about, _), held in zip(asked, holds, strict=True) if about is holding)
-            self._watch.show_ready(holding.part, ready)
+            self._metrics.show_ready(holding.part, ready)
 
     def drop(self, generation: str, kept_parts: Collection[str]) -> None:
         """Have all replicas let go of a generation, and end those of parts other than these."""
@@ -138,11 +128,11 @@ class Replicas:
         for part, own in ended.items():
             for each in own:
                 self._shards.stop(each.replica)
-            self._watch.forget_part(part)
+            self._metrics.forget_part(part)
 
     def _tell_asking(self) -> None:
         with self._changing:
-            self._asking.serve_with({part: [each.replica for each in own] for part, own in self._parts.items()})
+            self._choice.serve_with({part: [each.replica for each in own] for part, own in self._parts.items()})
 
     # One replica.
 
@@ -183,7 +173,7 @@ class Replicas:
             log.info("a shard prepares what it has lost", extra={"fields": fields})
             if self._prepare(holding, kept).error is None:
                 kept.failures = 0
-                self._asking.forgive(holding.part, kept.replica)
+                self._choice.forgive(holding.part, kept.replica)
             else:
                 self._pause(kept)
         except Shortage as error:

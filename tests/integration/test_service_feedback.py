@@ -30,7 +30,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
 from polyrank.service.auth import keys
 from polyrank.service.errors import SettingsError
-from polyrank.service.feedback.erasing import erase
+from polyrank.service.feedback.erasure import erase
 from polyrank.service.feedback.files import lines, names
 from polyrank.service.feedback.identity import Identity
 from polyrank.service.feedback.reading import LogTally, uses

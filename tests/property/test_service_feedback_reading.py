@@ -17,7 +17,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.reports import write_feedback
-from polyrank.service.feedback.erasing import erase
+from polyrank.service.feedback.erasure import erase
 from polyrank.service.feedback.export import export
 from polyrank.service.feedback.reading import LogTally, uses
 from polyrank.service.feedback.records import Shown

@@ -22,7 +22,7 @@ from polyrank.index_builder.errors import DiskFull
 from polyrank.index_builder.layout import stamp
 from polyrank.service.errors import EraseUnfinished, Overloaded
 from polyrank.service.feedback import files, log
-from polyrank.service.feedback.erasing import Erasing, erase
+from polyrank.service.feedback.erasure import Erasing, erase
 from polyrank.service.feedback.files import Erased, Growing, Line, account, limit, lines, names
 from polyrank.service.feedback.identity import Identity, make_folder
 from polyrank.service.feedback.log import Log

@@ -56,9 +56,9 @@ def test_what_belongs_to_a_named_pool_has_its_label() -> None:
         of = every.of(pool)
         for generation in ("one", "two"):
             of.show_generation(f"{pool} {generation}", "f", 1, 5.0)
-        of.count_switch("ok")
+        of.series(of.switches, "ok").inc()
         of.observe_request("/rank", "POST", 200, 0.1)
-    every.of("b").count_switch("ok")
+    (of_b := every.of("b")).series(of_b.switches, "ok").inc()
     every.observe_request("/livez", "GET", 200, 0.1)
     text = every.render().decode()
     assert series(text, "index_info") == {
@@ -140,7 +140,7 @@ def test_the_text_is_kept_for_a_tenth_of_a_second_at_most(monkeypatch: pytest.Mo
     monkeypatch.setattr(metrics_module, "time", SimpleNamespace(monotonic=lambda: now))
     metrics = Metrics()
     made = metrics.render()
-    metrics.count_job("failed")
+    metrics.series(metrics.jobs, "failed").inc()
     now += 0.09
     assert metrics.render() is made
     now += 0.02

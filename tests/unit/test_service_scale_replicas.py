@@ -17,8 +17,8 @@ from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.model.errors import Shortage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.scale import replicas
-from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import Holding, Replica, ReplicaLost, Reply
+from polyrank.service.scale.replica_choice import ReplicaChoice
 from polyrank.service.scale.replicas import LOAD_AGAIN_SECONDS, LONGEST_PAUSE_SECONDS, SILENT_SECONDS, Replicas
 
 
@@ -29,7 +29,7 @@ class Kept:
         self.made: Manifest = build(WordRanker(), pool(60), root, BuildOptions(index="exact"), parts=2).manifest
         self.wanted = [Holding(self.made.id, part.name) for part in self.made.parts]
         self.shards, self.metrics, self.now = LocalShards(root), Metrics(), 1000.0
-        self.replicas = Replicas(self.shards, Asking(self.metrics), self.metrics, 2, lambda: self.now)
+        self.replicas = Replicas(self.shards, ReplicaChoice(self.metrics), self.metrics, 2, lambda: self.now)
         self.replicas.prepare(self.made)
 
     def look(self) -> None:

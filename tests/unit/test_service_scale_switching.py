@@ -19,7 +19,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import Shortage
 from polyrank.service.errors import NotReady
 from polyrank.service.ranking.values import Ranked
-from polyrank.service.scale import holding
+from polyrank.service.scale import shard_holder
 from polyrank.service.scale.calls import Holding
 
 
@@ -81,7 +81,7 @@ def test_every_part_has_its_replicas(served: ServedParts, first: Manifest) -> No
 def test_another_generation_is_prepared_beside_the_first_which_goes_later(
     served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)  # as long as a request may take here
+    monkeypatch.setattr(shard_holder, "SPARE_SECONDS", -10.0)  # as long as a request may take here
     second = cut(tmp_path, "n", activate=False)
     before = served.serving
     served.live.activate(second.id)
@@ -160,7 +160,7 @@ def test_a_switch_back_that_fails_leaves_requests_the_generation_that_they_began
 def test_a_generation_that_is_served_again_is_not_dropped(
     served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
+    monkeypatch.setattr(shard_holder, "SPARE_SECONDS", -10.0)
     second, dropped = cut(tmp_path, "n", activate=False), list[str]()
     served.live.activate(second.id)
     served.live.rollback()
@@ -172,7 +172,7 @@ def test_a_generation_that_is_served_again_is_not_dropped(
 def test_a_generation_that_another_process_was_faster_to_leave_is_dropped(
     served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
+    monkeypatch.setattr(shard_holder, "SPARE_SECONDS", -10.0)
     second = cut(tmp_path, "n", activate=False)
     served.live.activate(second.id)
     served.on_shards.look()
@@ -187,7 +187,7 @@ def test_a_generation_that_another_process_was_faster_to_leave_is_dropped(
 def test_a_shard_that_could_not_be_told_to_drop_a_generation_is_told_again(
     served: ServedParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
+    monkeypatch.setattr(shard_holder, "SPARE_SECONDS", -10.0)
     second = cut(tmp_path, "n", activate=False)
     served.live.activate(second.id)
     [one, _] = served.shards.of(second.parts[0].name)
@@ -309,7 +309,7 @@ def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
 def test_shards_of_parts_that_no_generation_has_end(
     served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
+    monkeypatch.setattr(shard_holder, "SPARE_SECONDS", -10.0)
     move(tmp_path, 2)
     served.live.follow()
     assert len(served.shards.replicas) == 10

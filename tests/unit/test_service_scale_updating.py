@@ -18,7 +18,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.errors import Shortage
 from polyrank.service.changes import updating
 from polyrank.service.errors import NotReady, RevisionNotReached, ShardsMissing
-from polyrank.service.scale.asking import STRIKE_SECONDS
+from polyrank.service.scale.replica_choice import STRIKE_SECONDS
 from polyrank.service.scheduling.stages import Journey
 
 POOL = pool(60)

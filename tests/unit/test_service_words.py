@@ -40,7 +40,7 @@ from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.reading import Steps, finish
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import given, local_part, retrieval, runtime
+from polyrank.service.ranking import local_part, retrieval, runtime, sent_candidates
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import ListWords, list_words, score_pairs
 from polyrank.service.ranking.retrieval import PoolWords, pool_words
@@ -240,7 +240,7 @@ def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(serving: 
             is_over.set()
             shared.close()
 
-    monkeypatch.setattr(given, "list_words", endless)
+    monkeypatch.setattr(sent_candidates, "list_words", endless)
     quick, *others = asyncio.run(together())
     assert len(quick.places) == 10
     assert {len(ranked.places) for ranked in others} == {2}

@@ -62,7 +62,6 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _left_out(config: "ModelConfig") -> list[str]:
-    """Say which parts of the model's scores vectors do not hold."""
     parts = []
     if config.evidence is not None:
         parts.append("words, which count in polyrank's scores: rankings differ")

@@ -15,7 +15,7 @@ from polyrank.service.cli.arguments import require_store, require_unused, requir
 from polyrank.service.cli.output import add_json_option, print_result
 
 if TYPE_CHECKING:
-    from polyrank.service.feedback.erasing import Erasing
+    from polyrank.service.feedback.erasure import Erasing
 
 _LEFT_OUT = {
     "repeated": "events that came again",
@@ -110,7 +110,7 @@ def _left_out(facts: dict[str, Any]) -> list[str]:
 
 def _erase(arguments: argparse.Namespace) -> int:
     from polyrank.service.errors import EraseUnfinished
-    from polyrank.service.feedback.erasing import erase
+    from polyrank.service.feedback.erasure import erase
     from polyrank.service.loop.state import Runs
     from polyrank.service.settings import Settings
 

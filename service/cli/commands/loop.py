@@ -54,7 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _store_of(arguments: argparse.Namespace) -> Path:
-    """Return the store that is named, or that the settings name; raises SettingsError, UsageError."""
     if arguments.config is None:
         require_store(arguments.store)
         store: Path = arguments.store
@@ -101,7 +100,6 @@ def _abort(arguments: argparse.Namespace) -> int:
 
 
 def _facts(run: "Run", is_at_work: bool) -> dict[str, Any]:
-    """Return what `--json` prints of a run."""
     return {"run": run.id, **asdict(run), "stage": run.stage, "new": run.new, "at_work": is_at_work}
 
 

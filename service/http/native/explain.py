@@ -155,7 +155,6 @@ def _relatives(explained: Explained, rival: int | None) -> Sequence[Scores | Non
 def _candidate(
     explained: Explained, each: ExplainedCandidate, beside: Scores | None, asked: ExplainIn, placed: Placed
 ) -> dict[str, Any]:
-    """Return the fields of an `ExplainedOut`."""
     weight, explanation = explained.late_weight, each.explanation
     words = sum(term.value for term in each.terms or ())
     tokens = None if explanation.tokens is None else weight * explanation.tokens
@@ -186,7 +185,6 @@ def _candidate(
 
 
 def _codes(codes: CodeContributions | None, weight: float, words: float, count: int) -> dict[str, Any]:
-    """Return the fields `codes` and `others`."""
     if codes is None:
         return {"codes": None, "others": None}
     order = (-codes.weights).argsort(kind="stable")

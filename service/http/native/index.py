@@ -185,7 +185,6 @@ async def _overview_after(request: Request, *steps: Callable[[], object]) -> dic
 
 
 async def _overview(request: Request) -> dict[str, Any]:
-    """Return the fields of an `IndexOut`."""
     held: Resources = request.state.resources
     running = await held.jobs.running()
     return {**await asyncio.to_thread(_generations, held), "job": running and _job(request, running)}

@@ -128,7 +128,6 @@ async def answered(request: Request, held: Resources, body: RankIn, journey: Jou
 async def _answer(
     request: Request, held: Resources, body: RankIn, todo: RankRequest, serving: Serving, journey: Journey
 ) -> Answered:
-    """Rank over one generation, or take its answer from the cache."""
     if body.expect is not None:
         _check_expected(body.expect, serving)
     key = None if held.results is None else _cache_key(request, held, serving, body)
@@ -372,7 +371,7 @@ async def _entry(
         return _refused(request, held, error)
     except Exception as error:
         return _refused(request, held, shortage_in(error) or RankingError("unexpected"), error)
-    held.metrics.count_batch_entry(200)
+    held.metrics.series(held.metrics.batch_entries, str(200)).inc()
     return _Entry(200, b'"answer":%s' % completed(request, done), done.account)
 
 
@@ -382,7 +381,7 @@ def _refused(request: Request, held: Resources, error: RankingError, cause: Exce
     if error.status == 500:
         log.error("request %s: a ranking of several failed", request.state.request_id, exc_info=cause or error)
     problem = problems.from_error(error, request.state.request_id)
-    held.metrics.count_batch_entry(error.status)
+    held.metrics.series(held.metrics.batch_entries, str(error.status)).inc()
     retry_after = problem.headers.get("retry-after")
     more = b"" if retry_after is None else b',"retry_after":%d' % int(retry_after)
     return _Entry(error.status, b'"problem":%s%s' % (bytes(problem.body), more), Account(refused={error.slug: 1}))

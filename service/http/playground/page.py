@@ -102,7 +102,6 @@ async def file(request: Request, name: str) -> Response:
 
 
 def _answer(request: Request, name: str) -> Response:
-    """Return a file, or 304 where the caller has it."""
     if name not in _FILES:
         raise HTTPException(404)
     found = _FILES[name]

@@ -22,7 +22,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.service import errors
 from polyrank.service.api.findings import refusal
 from polyrank.service.http.plumbing import problems
-from polyrank.service.http.plumbing.gzipped import CODING, Unzipped
+from polyrank.service.http.plumbing.compression import CODING, Unzipped
 from polyrank.service.http.plumbing.problems import InForm
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.resources import Resources

@@ -26,8 +26,7 @@ from polyrank.service.errors import (
     OriginNotAllowed,
     PoolNotFound,
 )
-from polyrank.service.http.plumbing import problems
-from polyrank.service.http.plumbing.gzipped import LEAST_BYTES, zipped
+from polyrank.service.http.plumbing.compression import LEAST_BYTES, zipped
 from polyrank.service.http.plumbing.problems import InForm, from_error
 from polyrank.service.observe.labels import QUIET, Account
 from polyrank.service.observe.logs import POOL
@@ -43,10 +42,14 @@ log = logging.getLogger("polyrank.request")
 
 
 class Requests:
-    """The outermost: names a request; counts, logs and traces its answer; answers if the app raises."""
+    """The outermost: names a request and finds its pool; counts, logs and traces its answer; answers if the app raises.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing, in_form: InForm) -> None:
-        self.app, self.metrics, self.tracing, self.in_form = app, metrics, tracing, in_form
+    Below `/pools/NAME` stand all routes for the pool of that name; routes know no names. In ASGI's words, `/pools/NAME`
+    is their `root_path`.
+    """
+
+    def __init__(self, app: ASGIApp, sites: "Sites", metrics: Metrics, tracing: Tracing, in_form: InForm) -> None:
+        self.app, self.sites, self.metrics, self.tracing, self.in_form = app, sites, metrics, tracing, in_form
         self._random = Random()  # asking the system for each id would give the interpreter lock away
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,17 +74,21 @@ class Requests:
 
         with self.metrics.in_flight.track_inprogress(), self.tracing.request(scope["path"], headers) as span:
             try:
-                await self.app(scope, receive, send_named)
+                if (refusal := _find_pool(scope) or self.sites.refusal(scope["method"], headers)) is None:
+                    await self.app(scope, receive, send_named)
+                else:
+                    if refusal.rejected:
+                        self.metrics.count_rejected(refusal.rejected)
+                    await self.in_form(scope, from_error(refusal, request_id))(scope, receive, send_named)
             except Exception as error:
                 shortage = None if isinstance(error, InferenceFailed) else shortage_in(error)  # it may fail for ever
                 log.error("request %s failed: %s", request_id, shortage or "", exc_info=None if shortage else error)
                 if not status:
-                    problem = problems.from_error(shortage or RankingError("unexpected"), request_id)
+                    problem = from_error(shortage or RankingError("unexpected"), request_id)
                     await self.in_form(scope, problem)(scope, receive, send_named)
             self._record(scope, span, status or 499, time.monotonic() - began)
 
     def _record(self, scope: Scope, span: Span, status: int, seconds: float) -> None:
-        """Write the answer to the metrics, the trace and the log."""
         route = getattr(scope.get("route"), "path_format", UNMATCHED)
         method = scope["method"] if scope["method"] in KNOWN_METHODS else "OTHER"
         account: Account = scope["state"]["account"]
@@ -99,30 +106,30 @@ class Requests:
         log.log(logging.DEBUG if route in QUIET else logging.INFO, "request", extra={"fields": known})
 
 
-class HeadAsGet:
-    """Answers HEAD by the route for GET, without the body; Content-Length is that of the body."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] != "http" or scope["method"] != "HEAD":
-            await self.app(scope, receive, send)
-            return
-
-        async def send_head(message: Message) -> None:
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
-
-        as_get = {**scope, "method": "GET"}
-        try:
-            await self.app(as_get, receive, send_head)
-        finally:
-            scope["route"] = as_get.get("route")  # `Requests`, around this, counts by it
+_POOLS = "/pools/"
 
 
-class Zip:
-    """Compresses answers for callers that accept it, if they are large enough and come in one piece."""
+def _find_pool(scope: Scope) -> PoolNotFound | None:
+    """Put into the state what serves the pool that the path names, or the one without a name, and cut the path."""
+    name = ""
+    if scope["path"].startswith(_POOLS):
+        name, slash, _ = scope["path"][len(_POOLS) :].partition("/")
+        if name:
+            scope["root_path"] = f"{_POOLS}{name}"
+            scope["path"] += "" if slash else "/"
+    held = scope["app"].state.pools.get(name)
+    POOL.set(name if held else "")  # the log holds nothing else that a path says
+    if name and held is None:
+        return PoolNotFound(name)
+    scope["state"]["resources"] = held  # None before the lifespan begins
+    return None
+
+
+class Answers:
+    """Sends answers: to HEAD that of the route for GET, without the body; large ones compressed, or in pieces.
+
+    Compressed is what comes in one piece, for callers that accept it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -132,9 +139,11 @@ class Zip:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        is_head = scope["method"] == "HEAD"
         begin: Message = {}
+        asked = {**scope, "method": "GET"} if is_head else scope
 
-        async def send_zipped(message: Message) -> None:
+        async def send_message(message: Message) -> None:
             nonlocal begin
             if message["type"] == "http.response.start":
                 begin = {**message}
@@ -144,14 +153,18 @@ class Zip:
                     message = await zipped(scope, begin, message)
                 await send(begin)
                 begin = {}
-            body, at = message.get("body", b""), 0
+            body, at = b"" if is_head else message.get("body", b""), 0
             while len(body) - at > ANSWER_BYTES:
                 await send({**message, "body": body[at : at + ANSWER_BYTES], "more_body": True})
                 await asyncio.sleep(0)
                 at += ANSWER_BYTES
             await send({**message, "body": body[at:]})
 
-        await self.app(scope, receive, send_zipped)
+        try:
+            await self.app(asked, receive, send_message)
+        finally:
+            if is_head:
+                scope["route"] = asked.get("route")  # `Requests`, around this, counts by it
 
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -165,34 +178,22 @@ class Sites:
     second one names the page's site.
     """
 
-    def __init__(self, app: ASGIApp, hosts: "Hosts", origins: Sequence[str], metrics: Metrics, in_form: InForm) -> None:
-        self.app, self.metrics, self.in_form = app, metrics, in_form
+    def __init__(self, hosts: "Hosts", origins: Sequence[str]) -> None:
         self.is_allowed = lru_cache(maxsize=256)(hosts.allow)
         self.origins = frozenset(origins)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        try:
-            if scope["type"] == "http":
-                self._check(scope["method"], Headers(scope=scope))
-        except RankingError as error:
-            self.metrics.count_rejected(error.rejected or "")
-            problem = from_error(error, scope["state"]["request_id"])
-            await self.in_form(scope, problem)(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
-
-    def _check(self, method: str, headers: Headers) -> None:
+    def refusal(self, method: str, headers: Headers) -> HostNotAllowed | OriginNotAllowed | None:
+        """Return why a request is refused; None: it is let through."""
         host, origin = headers.get("host"), headers.get("origin")
         if host is not None and not self.is_allowed(host):  # only HTTP/1.0 may leave it out, which no browser speaks
-            raise HostNotAllowed(host)
+            return HostNotAllowed(host)
         site = headers.get("sec-fetch-site", "none")  # browsers send it; "none": the user, not a page, asks
         if method in READING or site == "same-origin" or (origin is None and site == "none"):
-            return
+            return None
         own = {f"{scheme}://{host.lower()}" for scheme in ("http", "https")} if host else set()
         if origin and (origin in self.origins | own or "*" in self.origins):
-            return
-        raise OriginNotAllowed(origin)
+            return None
+        return OriginNotAllowed(origin)
 
 
 class Hosts:
@@ -226,38 +227,6 @@ def _address(name: str) -> IPv4Address | IPv6Address | None:
         return ip_address(name)
     except ValueError:
         return None
-
-
-_POOLS = "/pools/"
-
-
-class Pools:
-    """Finds what serves the pool that a path names, or the one without a name: `resources` returns it to routes.
-
-    Below `/pools/NAME` stand all routes for the pool of that name; routes know no names. In ASGI's words, `/pools/NAME`
-    is their `root_path`.
-    """
-
-    def __init__(self, app: ASGIApp, in_form: InForm) -> None:
-        self.app, self.in_form = app, in_form
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] == "http":
-            name = ""
-            if scope["path"].startswith(_POOLS):
-                name, slash, _ = scope["path"][len(_POOLS) :].partition("/")
-                if name:
-                    scope["root_path"] = f"{_POOLS}{name}"
-                    scope["path"] += "" if slash else "/"
-            held = scope["app"].state.pools.get(name)
-            POOL.set(name if held else "")  # the log holds nothing else that a path says
-            if name and held is None:
-                problem = from_error(PoolNotFound(name), scope["state"]["request_id"])
-                await self.in_form(scope, problem)(scope, receive, send)
-                return
-            scope["state"]["resources"] = held  # None before the lifespan begins
-        await self.app(scope, receive, send)
 
 
 def base_of(scope: Scope) -> str:

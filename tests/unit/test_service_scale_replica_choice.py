@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import PartMissing
-from polyrank.service.scale import asking as module
-from polyrank.service.scale.asking import Asking
+from polyrank.service.scale import replica_choice as module
 from polyrank.service.scale.calls import LATE, ReplicaLost, Reply
+from polyrank.service.scale.replica_choice import ReplicaChoice
 
 
 class Shard:
@@ -32,8 +33,9 @@ class Shard:
         raise NotImplementedError
 
 
-class Watched:
+class Watched(Metrics):
     def __init__(self) -> None:
+        super().__init__()
         self.results: list[str] = []
         self.hedges: list[bool] = []
         self.struck: dict[str, int] = {}
@@ -60,19 +62,19 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(work)
 
 
-def asking(watched: Watched, *shards: Shard, hedge_s: float = 0.02) -> Asking:
-    made = Asking(watched, hedge_s)
+def choice(watched: Watched, *shards: Shard, hedge_s: float = 0.02) -> ReplicaChoice:
+    made = ReplicaChoice(watched, hedge_s)
     made.serve_with({"p": shards})
     return made
 
 
-async def ask(made: Asking, seconds: float = math.inf, value: int = 7) -> Any:
+async def ask(made: ReplicaChoice, seconds: float = math.inf, value: int = 7) -> Any:
     return await made.ask("p", "search", lambda: (value,), time.monotonic() + seconds)
 
 
 def test_the_method_its_arguments_and_the_time_left_are_passed_on(watched: Watched) -> None:
     shard = Shard("a")
-    assert run(ask(asking(watched, shard), 5.0)) == "a"
+    assert run(ask(choice(watched, shard), 5.0)) == "a"
     [(method, arguments, left)] = shard.asked
     assert (method, arguments) == ("search", (7,))
     assert 4.5 < left <= 5.0
@@ -83,7 +85,7 @@ def test_who_has_fewest_calls_is_asked(watched: Watched) -> None:
     shards = [Shard("a", 0.01), Shard("b", 0.01)]
 
     async def six() -> None:
-        made = asking(watched, *shards, hedge_s=5.0)
+        made = choice(watched, *shards, hedge_s=5.0)
         await asyncio.gather(*(ask(made) for _ in range(6)))
 
     run(six())
@@ -95,7 +97,7 @@ def test_hedges_that_cross_do_not_leave_a_part_without_replicas(watched: Watched
     shards = [Shard("a"), Shard("b")]
 
     async def cross() -> list[Any]:
-        made = asking(watched, *shards)
+        made = choice(watched, *shards)
         for _ in range(20):  # so that two hedges may come
             await ask(made)
         for each in shards:
@@ -115,7 +117,7 @@ def test_calls_one_after_the_other_go_round(watched: Watched) -> None:
     shards = [Shard("a"), Shard("b"), Shard("c")]
 
     async def six() -> list[Any]:
-        made = asking(watched, *shards)
+        made = choice(watched, *shards)
         return [await ask(made) for _ in range(6)]
 
     assert run(six()) == ["a", "b", "c"] * 2
@@ -132,7 +134,7 @@ def test_another_replica_answers_for_one_that_fails_which_is_left_alone_then(
     bad.asked.clear()
 
     async def twice() -> list[Any]:
-        made = asking(watched, bad, Shard("good"))
+        made = choice(watched, bad, Shard("good"))
         return [await ask(made), await ask(made)]
 
     assert run(twice()) == ["good", "good"]
@@ -146,7 +148,7 @@ def test_a_slow_replica_answers_where_the_other_one_fails(watched: Watched) -> N
     shards = [Shard("slow", 0.1), Shard("quick")]
 
     async def story() -> list[Any]:
-        made = asking(watched, *shards)
+        made = choice(watched, *shards)
         answers = [await ask(made)]
         assert watched.struck == {"p": 1}
         shards[1].lost = True
@@ -168,7 +170,7 @@ def test_a_slow_replica_answers_where_the_other_one_hangs(watched: Watched) -> N
     shards = [Shard("slow", 0.1), Shard("quick")]
 
     async def story() -> list[Any]:
-        made = asking(watched, *shards)
+        made = choice(watched, *shards)
         answers = [await ask(made)]
         for _ in range(10):  # so that another hedge may come
             await ask(made)
@@ -186,7 +188,7 @@ def test_where_all_are_struck_nobody_waits_and_one_call_tries_it_later(watched: 
     shard = Shard("a", lost=True)
 
     async def story() -> None:
-        made = asking(watched, shard)
+        made = choice(watched, shard)
         for _ in range(5):
             with pytest.raises(PartMissing):
                 await ask(made)
@@ -205,7 +207,7 @@ def test_where_all_are_struck_nobody_waits_and_one_call_tries_it_later(watched: 
 
 def test_strikes_double(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    made = Asking(watched, 1.0, clock=lambda: now[0])
+    made = ReplicaChoice(watched, 1.0, clock=lambda: now[0])
     shard = Shard("a", lost=True)
     made.serve_with({"p": [shard]})
 
@@ -227,7 +229,7 @@ def test_strikes_double(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_calls_that_fail_together_are_one_strike(watched: Watched) -> None:
     now = [100.0]
-    made = Asking(watched, 1.0, clock=lambda: now[0])
+    made = ReplicaChoice(watched, 1.0, clock=lambda: now[0])
     shard = Shard("a", lost=True)
     made.serve_with({"p": [shard]})
 
@@ -256,7 +258,7 @@ def test_an_answer_that_comes_after_its_strike_does_not_lift_it(watched: Watched
     monkeypatch.setattr(module, "STRIKE_SECONDS", 0.02)
 
     async def story() -> None:
-        made = asking(watched, Shard("slow", 0.15), Shard("quick"))
+        made = choice(watched, Shard("slow", 0.15), Shard("quick"))
         assert await ask(made) == "quick"
         await asyncio.sleep(0.2)  # the strike and the slow call are over by then
 
@@ -269,7 +271,7 @@ def test_a_slow_replica_is_hedged_and_struck(watched: Watched) -> None:
     slow = Shard("slow", 0.3)
 
     async def story() -> None:
-        made = asking(watched, slow, Shard("quick"))
+        made = choice(watched, slow, Shard("quick"))
         began = time.monotonic()
         assert await ask(made) == "quick"
         assert time.monotonic() - began < 0.25
@@ -286,7 +288,7 @@ def test_who_tries_a_replica_that_is_still_slow_does_not_wait_for_it(watched: Wa
     slow = Shard("slow", 0.15)
 
     async def story() -> None:
-        made = asking(watched, slow, Shard("quick"))
+        made = choice(watched, slow, Shard("quick"))
         for _ in range(3):  # one hedge is saved at the start
             assert await ask(made) == "quick"
             await asyncio.sleep(0.2)  # the slow call ends
@@ -298,7 +300,7 @@ def test_who_tries_a_replica_that_is_still_slow_does_not_wait_for_it(watched: Wa
 
 def test_a_hedge_that_loses_strikes_nobody(watched: Watched) -> None:
     async def story() -> None:
-        made = asking(watched, Shard("first", 0.05), Shard("second", 0.5))
+        made = choice(watched, Shard("first", 0.05), Shard("second", 0.5))
         assert await ask(made) == "first"
         await made.close()
 
@@ -311,7 +313,7 @@ def test_hedges_are_a_tenth_of_all_calls_at_most(watched: Watched, monkeypatch: 
     monkeypatch.setattr(module, "STRIKE_SECONDS", 0.0)  # the slow ones are asked again at once
 
     async def story() -> None:
-        made = asking(watched, Shard("a", 0.01), Shard("b", 0.01), hedge_s=0.001)
+        made = choice(watched, Shard("a", 0.01), Shard("b", 0.01), hedge_s=0.001)
         for _ in range(60):
             await ask(made)
         await made.close()
@@ -324,7 +326,7 @@ def test_without_a_given_delay_the_slowest_twentieth_is_hedged(watched: Watched)
     shards = [Shard("a", 0.002), Shard("b", 0.002)]
 
     async def story() -> None:
-        made = asking(watched, *shards, hedge_s=0.0)
+        made = choice(watched, *shards, hedge_s=0.0)
         for _ in range(40):
             await ask(made)
         assert made._delay() < 0.1
@@ -341,7 +343,7 @@ def test_a_part_that_is_late_is_missing_in_time(watched: Watched, monkeypatch: p
     monkeypatch.setattr(module, "LATE_SECONDS", 0.05)
 
     async def story() -> None:
-        made = asking(watched, Shard("a", 5.0), hedge_s=0.01)
+        made = choice(watched, Shard("a", 5.0), hedge_s=0.01)
         began = time.monotonic()
         with pytest.raises(PartMissing, match="in time"):
             await ask(made, 0.5)
@@ -357,7 +359,7 @@ def test_a_part_that_is_late_is_missing_in_time(watched: Watched, monkeypatch: p
 @pytest.mark.parametrize("late", [Shard("a", 0.2), Shard("a", error=Reply(None, "the time was over", LATE))])
 def test_a_caller_in_a_hurry_makes_no_shard_look_slow_to_others(watched: Watched, late: Shard) -> None:
     async def story() -> None:
-        made = asking(watched, late, hedge_s=5.0)
+        made = choice(watched, late, hedge_s=5.0)
         with pytest.raises(PartMissing):
             await ask(made, 0.01)
         late.error = None
@@ -373,7 +375,7 @@ def test_an_unknown_part_is_missing_and_known_replicas_stay_known(watched: Watch
     bad, good = Shard("bad", lost=True), Shard("good")
 
     async def story() -> None:
-        made = asking(watched, bad)
+        made = choice(watched, bad)
         with pytest.raises(PartMissing):
             await made.ask("q", "search", lambda: (), math.inf)
         with pytest.raises(PartMissing):

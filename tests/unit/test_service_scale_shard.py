@@ -24,8 +24,8 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.parts import Wanted
 from polyrank.service.ranking.values import PoolQuery
-from polyrank.service.scale.body import Body
 from polyrank.service.scale.calls import AskedQuery, Holding, Reply
+from polyrank.service.scale.shard import Body
 
 SECONDS = 0.03  # that a search of an index takes here
 

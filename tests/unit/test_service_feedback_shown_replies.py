@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from polyrank.service.feedback import seen
+from polyrank.service.feedback import shown_replies
 from polyrank.service.feedback.files import Erased, Growing
 from polyrank.service.feedback.identity import Identity, make_folder
 from polyrank.service.feedback.records import Event, Ranking, Shown
-from polyrank.service.feedback.seen import ShownReplies
+from polyrank.service.feedback.shown_replies import ShownReplies
 
 IDENTITY = Identity(b"k" * 32)
 
@@ -96,7 +96,7 @@ def test_of_other_hosts_nothing_is_known(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_forgotten_is_not_called_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen, "MOST_RANKINGS", 3)
+    monkeypatch.setattr(shown_replies, "MOST_RANKINGS", 3)
     known, at = ShownReplies(folder), time.time() + 1
     made = [ranking(at=at + number) for number in range(5)]
     for each in made:
@@ -112,7 +112,7 @@ def test_of_a_file_that_grew_by_much_only_the_end_is_read(folder: Path, monkeypa
     known, growing = ShownReplies(folder), Growing(folder)
     made = [ranking(at=time.time() + 0.001) for _ in range(20)]
     append(growing, *made)
-    monkeypatch.setattr(seen, "_MOST_BYTES", growing.size // 2)
+    monkeypatch.setattr(shown_replies, "_MOST_BYTES", growing.size // 2)
     time.sleep(0.01)
     known.catch_up(None)
     assert 5 < len(known._shown) < 12
@@ -121,7 +121,7 @@ def test_of_a_file_that_grew_by_much_only_the_end_is_read(folder: Path, monkeypa
 
 
 def test_what_it_wrote_itself_is_counted_once_when_its_file_is_closed(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(seen, "MOST_REPLIES", 6)
+    monkeypatch.setattr(shown_replies, "MOST_REPLIES", 6)
     known = ShownReplies(folder)
     for _ in range(3):
         own, made = Growing(folder), [ranking() for _ in range(4)]

@@ -26,8 +26,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
+from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import PartMissing
 from polyrank.service.scale.calls import LATE, LOST, Replica, ReplicaLost, Reply
 
@@ -47,22 +48,6 @@ Arguments = Callable[[], tuple[Any, ...]]
 log = logging.getLogger(__name__)
 
 
-class Watch(Protocol):
-    """Is told what happens; see the metrics of the same names."""
-
-    def observe_shard(self, part: str, seconds: float) -> None:
-        """A call was answered after so long."""
-
-    def count_shard_call(self, part: str, result: str) -> None:
-        """A call ended: "ok", or with an error of a kind of `Reply`; or "late", and at its end once more."""
-
-    def count_hedge(self, won: bool) -> None:
-        """A hedge answered first, or did not."""
-
-    def show_struck(self, part: str, replicas: int) -> None:
-        """So many replicas of a part are struck."""
-
-
 class _Asked:
     """A replica, and what is known of it."""
 
@@ -78,14 +63,14 @@ class _Asked:
         self.strikes, self.was_only_slow = 0, True
 
 
-class Asking:
+class ReplicaChoice:
     """Asks the replicas of parts.
 
     `hedge_s`: after how long a second replica is asked; 0: the 95th percentile of the times seen.
     """
 
-    def __init__(self, watch: Watch, hedge_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._watch, self._hedge_s, self._clock = watch, hedge_s, clock
+    def __init__(self, metrics: Metrics, hedge_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics, self._hedge_s, self._clock = metrics, hedge_s, clock
         self._asked: Mapping[str, Sequence[_Asked]] = {}
         self._times: deque[float] = deque(maxlen=_TIMED)
         self._saved = 1.0  # hedges
@@ -165,9 +150,9 @@ class Asking:
         """Take in that a replica has answered, and strike those that it overtook."""
         seconds = self._clock() - began
         self._times.append(seconds)
-        self._watch.observe_shard(part, seconds)
+        self._metrics.observe_shard(part, seconds)
         if hedge is not None:
-            self._watch.count_hedge(one is hedge)
+            self._metrics.count_hedge(one is hedge)
             if one is hedge:
                 for slow in running.values():
                     # Unless no other is left that is not struck: better slow than missing.
@@ -177,7 +162,7 @@ class Asking:
     def _give_up(self, part: str, late: Iterable[_Asked], began: float, seconds: float) -> None:
         """Take in that the time of a call is over after so long."""
         for one in late:
-            self._watch.count_shard_call(part, LATE)
+            self._metrics.count_shard_call(part, LATE)
             if seconds >= LATE_SECONDS:
                 self._strike(part, one, began)
 
@@ -227,7 +212,7 @@ class Asking:
             one.in_progress -= 1
             if tries:
                 one.tried = False
-        self._watch.count_shard_call(part, reply.kind or "ok")
+        self._metrics.count_shard_call(part, reply.kind or "ok")
         if reply.error is not None:
             if reply.kind != LATE:
                 self._strike(part, one, began)
@@ -251,7 +236,7 @@ class Asking:
 
     def _show(self, part: str) -> None:
         if (replicas := self._asked.get(part)) is not None:  # else they ended while one was called
-            self._watch.show_struck(part, sum(each.strikes > 0 for each in replicas))
+            self._metrics.show_struck(part, sum(each.strikes > 0 for each in replicas))
 
     async def close(self) -> None:
         """Wait for nobody any more."""

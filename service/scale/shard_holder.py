@@ -23,9 +23,9 @@ from polyrank.model.errors import CheckpointInvalid, Shortage, shortage_in
 from polyrank.service.live.serving import Opener, SearchStatus
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import Facts, PoolSnapshot, Serving
-from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import LOST, SHORT, Holding
 from polyrank.service.scale.remote_part import Calls, RemotePart
+from polyrank.service.scale.replica_choice import ReplicaChoice
 from polyrank.service.scale.replicas import Replicas
 
 # A request of another process, or one that has just begun, may need the old parts for longer than the longest deadline.
@@ -55,11 +55,11 @@ class OnShards:
         store: GenerationStore,
         opener: Opener,
         replicas: Replicas,
-        asking: Asking,
+        choice: ReplicaChoice,
         metrics: Metrics,
         longest_s: float,
     ) -> None:
-        self._store, self._opener, self._replicas, self._asking = store, opener, replicas, asking
+        self._store, self._opener, self._replicas, self._choice = store, opener, replicas, choice
         self._metrics, self._longest_s = metrics, longest_s
         self._old: list[_Old] = []
         self._telling = threading.RLock()  # one thread at a time has replicas prepare and drop
@@ -102,7 +102,7 @@ class OnShards:
             words = open_words(path / made.directory(0), evidence, first.count) if evidence else None
         except (OSError, ValueError, CheckpointInvalid) as error:
             raise shortage_in(error) or GenerationCorrupt(made.id, f"part {first.name}: {error}") from error
-        calls = [Calls(self._asking, Holding(made.id, part.name)) for part in made.parts]
+        calls = [Calls(self._choice, Holding(made.id, part.name)) for part in made.parts]
         parts = tuple(
             RemotePart(part.slots, status[part.name], of_part, own, own.counts(), made.revision)
             for part, of_part, own in zip(made.parts, calls, self._members(made), strict=True)

@@ -20,7 +20,7 @@ from polyrank.model.errors import RankingError
 from polyrank.service.app import create_app
 from polyrank.service.errors import BodyMalformed, BodyTooLarge
 from polyrank.service.http.plumbing import middleware
-from polyrank.service.http.plumbing.gzipped import FEW_BYTES, LEAST_BYTES, PIECE_BYTES, Unzipped, accepts
+from polyrank.service.http.plumbing.compression import FEW_BYTES, LEAST_BYTES, PIECE_BYTES, Unzipped, accepts
 from polyrank.service.settings import Settings
 
 BOUND = 400_000
