@@ -80,7 +80,7 @@ def answers(serving: Serving, cross: Path, asked: list[RankRequest], together: b
                 return await asyncio.gather(*(ranking(runtime, serving, each) for each in asked))
             return [await ranking(runtime, serving, each) for each in asked]
 
-    return [[(place.id, place.late, place.cross) for place in ranked.places] for ranked in asyncio.run(scene())]
+    return [[(place.id, place.vector, place.cross) for place in ranked.places] for ranked in asyncio.run(scene())]
 
 
 @pytest.mark.parametrize("batch_tokens", [64, 512])

@@ -3,6 +3,7 @@
 import os
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import call
@@ -64,7 +65,8 @@ def test_the_store_is_used_again_until_the_model_changes(capsys: Capture, home: 
 def test_what_is_used_again_is_the_active_generation_if_it_holds_the_sample(
     capsys: Capture, home: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "_evaluate", lambda _conversations: 0)
+    right = SimpleNamespace(as_object=lambda: {"recall@1": 1.0, "examples": 0})
+    monkeypatch.setattr(demo, "measure", lambda _model, _conversations: right)
     monkeypatch.setattr(demo, "MODEL", str(tiny / "other"))
     rows = [f'{{"id": "{n}", "text": "w{n}"}}\n' for n in range(30)]
     (home / "pool.jsonl").write_text("".join(rows))
