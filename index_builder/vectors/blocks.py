@@ -38,10 +38,14 @@ class BlockWriter:
             offsets.write((self._end + np.cumsum(counts)).astype(_OFFSET).data)
         self._end += int(counts.sum())
 
-    def sync(self) -> None:
-        """Put what was written so far on the disk."""
+    def flush(self) -> None:
         for file in self._files:
             file.flush()
+
+    def sync(self) -> None:
+        """Put what was written so far on the disk."""
+        self.flush()
+        for file in self._files:
             os.fsync(file.fileno())
 
     def close(self) -> None:

@@ -56,7 +56,8 @@ class EmbeddingsWriter:
 
     def commit(self) -> None:
         """Write `ids.index`; then the embeddings can be opened."""
-        self.sync()
+        for block in self._blocks:
+            block.flush()
         self._hashes.flush()
         IdIndex.write(self._directory / IDS_FILE, np.memmap(self._hashes, np.uint64, "r"))
 
