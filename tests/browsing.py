@@ -116,11 +116,6 @@ def faults(page: Page) -> list[tuple[str, str]]:
 
 def settings_of(store: Path, checkpoints: Path, **more: Any) -> Settings:
     return Settings(
-        store=store,
-        reranker=str(checkpoints / "cross"),
-        model_root=checkpoints,
-        threads=1,
-        backend="torch",
-        precision="float32",
-        **more,
-    )
+        store=store, reranker=str(checkpoints / "cross"), model_root=checkpoints, threads=1, backend="torch",
+        precision="float32", **more,
+    )  # fmt: skip

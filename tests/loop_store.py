@@ -52,15 +52,9 @@ def written(count: int, seed: int = 1, liked: bool = False) -> list[Use]:
 
 def _written(name: str, at: float, said: str, reply: str, liked: bool) -> Use:
     ranking = Ranking(
-        id=f"r{name}",
-        at=at,
-        generation="g",
-        revision=0,
-        fingerprint="f",
-        shown=(Shown("c0", 1.0),),
-        said=Conversation.of(said),
-        conversation=f"conversation {name}",
-    )
+        id=f"r{name}", at=at, generation="g", revision=0, fingerprint="f", shown=(Shown("c0", 1.0),),
+        said=Conversation.of(said), conversation=f"conversation {name}",
+    )  # fmt: skip
     wrote = Event(id=f"e{name}", at=at, ranking=ranking.id, kind="written", text=reply)
     likes = Event(id=f"l{name}", at=at, ranking=ranking.id, kind="up", reply="c0")
     return Use(ranking, (wrote, likes) if liked else (wrote,))

@@ -20,11 +20,9 @@ class Cluster:
         # Not in pytest's directory: the paths of Ray's sockets would be too long.
         self.directory = Path(tempfile.mkdtemp(prefix="polyrank-ray-"))
         self.environment = {
-            **os.environ,
-            "RAY_TMPDIR": str(self.directory),
-            "RAY_AUTH_TOKEN": "0123456789abcdef" * 4,
+            **os.environ, "RAY_TMPDIR": str(self.directory), "RAY_AUTH_TOKEN": "0123456789abcdef" * 4,
             "OMP_NUM_THREADS": "1",
-        }
+        }  # fmt: skip
         settings = {
             "RAY_AUTH_MODE": "token",
             "RAY_USAGE_STATS_ENABLED": "0",

@@ -41,11 +41,9 @@ class ServerProcess:
         self._said: tuple[str, str] | None = None
         begin = _start if python is None else python.start
         self.process = begin(
-            *("-c", before + RUN, json.dumps(fields, default=str)),
-            stderr=self.log,
-            TMPDIR=self._temporary.name,
-            PYTHONDONTWRITEBYTECODE="1",
-        )
+            *("-c", before + RUN, json.dumps(fields, default=str)), stderr=self.log,
+            TMPDIR=self._temporary.name, PYTHONDONTWRITEBYTECODE="1",
+        )  # fmt: skip
 
     def ready(self) -> int:
         """Wait for the line that tells where it is; returns the port."""

@@ -42,15 +42,9 @@ def write_base(directory: Path, seed: int, more: Sequence[str] = ()) -> Path:
     )
     tokenizer.save(str(directory / "tokenizer.json"))
     config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=DIM,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        pad_token_id=PAD,
-        initializer_range=0.3,
-    )
+        vocab_size=len(vocabulary), hidden_size=DIM, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=64, pad_token_id=PAD, initializer_range=0.3,
+    )  # fmt: skip
     torch.manual_seed(seed)
     (directory / "config.json").write_text(json.dumps(config.to_dict()))
     save_file(BertModel(config, add_pooling_layer=False).state_dict(), str(directory / "model.safetensors"))

@@ -96,8 +96,7 @@ def candidate_attention(vectors: list[Vector], candidate: Vector, scale: float =
     y_ctxt = sum_i w_i y_i, (w_1..w_m) = softmax(y_cand . y_1, .., y_cand . y_m); the score is y_ctxt . y_cand.
     """
     weights = softmax([scale * dot(candidate, y) for y in vectors])
-    attended = weighted_sum(weights, vectors)
-    return scale * dot(attended, candidate)
+    return scale * dot(weighted_sum(weights, vectors), candidate)
 
 
 def reduce(outputs: list[Vector], kind: str, m: int = 0) -> Vector:

@@ -69,8 +69,7 @@ def test_outputs_as_context_vectors(function: Callable[..., Any], expected: Call
 
 def test_the_first_output_is_in_it_once() -> None:
     states, mask, _ = padded()
-    counts = last_and_first_outputs(states, mask, 4).mask.sum(dim=1).tolist()
-    assert counts == [5, 1, 4, 5, 5]
+    assert last_and_first_outputs(states, mask, 4).mask.sum(dim=1).tolist() == [5, 1, 4, 5, 5]
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 20.0])

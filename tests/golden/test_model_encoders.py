@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from golden import oracle
-from tiny import CLS, DIM, SEP, word_ids, write_base
+from tiny import CLS, DIM, SEP, word_ids
 
 import polyrank
 from polyrank.model.architectures.attention import poly_scores
@@ -21,6 +21,7 @@ from polyrank.model.search.topk import top_k
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.sequences import Pairs
 
+BASE_SEED = 7
 CONTEXTS = [
     "w1", "w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12 w13 w14 w15 w16 w17 w18 w19 w20 w21 w22",
     "w30 w31", "w9 w9 w8 w7 w1 w0 w2", "w5 w15 w25 w35 w6 w16",
@@ -28,11 +29,6 @@ CONTEXTS = [
 CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10 w11", "w12 w1", "w3", "w39 w38 w37"]
 SHORT: dict[str, Any] = {"max_context_tokens": 40, "max_candidate_tokens": 16}
 Build = Callable[..., Any]  # a LateRanker, or a CrossRanker where the architecture says so
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("golden") / "base", seed=7)
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +108,9 @@ def poly_oracle(config: ModelConfig, encoder: Any) -> list[list[float]]:
     scores = []
     for text in CONTEXTS:
         vectors = oracle.context_vectors(
-            outputs(encoder.context, single(text)),
-            config.context_vectors,
-            config.n_codes,
-            codes,
-            config.code_scale,
-            config.normalize,
-        )
+            outputs(encoder.context, single(text)), config.context_vectors, config.n_codes, codes,
+            config.code_scale, config.normalize,
+        )  # fmt: skip
         scores.append([oracle.candidate_attention(vectors, each, config.score_scale) for each in candidates])
     return scores
 

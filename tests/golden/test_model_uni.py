@@ -27,11 +27,9 @@ REPLIES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10"]
 TOLERANCE = 2e-4
 Mask = Literal["one-way", "arrow"]
 KINDS = {
-    "one-way": UniConfig(),
-    "first": UniConfig(state="first"),
-    "arrow": UniConfig(mask="arrow"),
+    "one-way": UniConfig(), "first": UniConfig(state="first"), "arrow": UniConfig(mask="arrow"),
     "arrow, first": UniConfig(mask="arrow", state="first"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -30,11 +30,9 @@ def test_a_pool_file_becomes_the_active_generation(tmp_path: Path, index: str, d
     (tmp_path / "pool.jsonl").write_text("\n".join(lines))
     encoder = HashEncoder(longest=6)  # "text 10" and on are cut
     result = build(
-        encoder,
-        read_pool([tmp_path / "pool.jsonl"]),
-        tmp_path / "s",
+        encoder, read_pool([tmp_path / "pool.jsonl"]), tmp_path / "s",
         BuildOptions(index=index, dtype=dtype, max_rejected=0.03),
-    )
+    )  # fmt: skip
     assert (result.count, result.rejected, result.truncated) == (100, 3, 90)
     assert result.rejected_log == tmp_path / "s" / "rejected" / result.generation / "rejected.jsonl"
     logged = [json.loads(line) for line in result.rejected_log.read_text().splitlines()]
@@ -135,8 +133,7 @@ def test_redis_holds_a_copy_of_every_vector(root: Path, redis_url: str) -> None:
     GenerationStore(root).rollback()
     build(HashEncoder(), pool(3), root)
     build(HashEncoder(), pool(3), root)
-    removed = GenerationStore(root).gc(keep=1, redis_url=redis_url)
-    assert result.generation in removed
+    assert result.generation in GenerationStore(root).gc(keep=1, redis_url=redis_url)
     assert vector_keys(copy._client) == []
     copy.close()
 

@@ -303,12 +303,9 @@ def test_a_redis_that_is_down_costs_no_encoding(root: Path, monkeypatch: pytest.
     told: list[str] = []
     with pytest.raises(StoreUnavailable):
         build(
-            HashEncoder(),
-            pool(3),
-            root,
-            BuildOptions(redis_url="redis://127.0.0.1:1/0"),
+            HashEncoder(), pool(3), root, BuildOptions(redis_url="redis://127.0.0.1:1/0"),
             progress=lambda *each: told.append(each[0]),
-        )
+        )  # fmt: skip
     assert told == []
     assert_untouched(root)
 

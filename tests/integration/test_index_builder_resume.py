@@ -300,8 +300,7 @@ def test_nothing_is_taken_over_from_a_build_of_something_else(killed: Path, opti
     result, encoded = built(killed, **options)
     assert encoded == list(range(CHUNKS))
     assert result.resumed == 0
-    manifest = GenerationStore(killed).manifest(result.generation)
-    assert manifest.build.attempts == 1
+    assert GenerationStore(killed).manifest(result.generation).build.attempts == 1
     assert [path.name for path in (killed / "generations").iterdir()] == [result.generation]
 
 

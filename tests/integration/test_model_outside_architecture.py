@@ -124,8 +124,7 @@ def test_a_server_ranks_as_rank_does_and_explains_every_score(
         for each in told["candidates"]:
             assert each["explained"] == pytest.approx(wanted[each["id"]], abs=1e-4)
             assert sum(value != 0 for row in each["pairs"] for value in row) == 3
-        added = client.put("/index/candidates", json=[{"id": "new", "text": "w5"}])
-        assert added.status_code == 200
+        assert client.put("/index/candidates", json=[{"id": "new", "text": "w5"}]).status_code == 200
         assert "new" in [each["id"] for each in ask(client, "/rank", top_k=99, exact=True)["results"]]
 
 

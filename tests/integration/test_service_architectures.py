@@ -109,7 +109,8 @@ def test_every_way_ranks_as_rank_does(checkpoint: Path, tmp_path: Path, redis_ur
     with served(store, backend, **from_redis) as here:
         assert_all_ways(here, checkpoint, POOL)
         assert cached(here, "hit") > 0
-        upsert(here, UPSERTED)
+        added = here.put("/index/candidates", json=[{"id": id, "text": text} for id, text in UPSERTED.items()])
+        assert added.status_code == 200, added.text
         updated = {**POOL, **UPSERTED}
         assert_all_ways(here, checkpoint, updated)
         finish(here, here.post("/index/compact"))
@@ -149,11 +150,6 @@ def cached(here: TestClient, result: str) -> float:
     labels = {"tier": "redis", "result": result}
     registry = here.app.state.resources.metrics.registry  # type: ignore[attr-defined]
     return float(registry.get_sample_value("polyrank_cache_requests_total", labels) or 0)
-
-
-def upsert(here: TestClient, texts: dict[str, str]) -> None:
-    response = here.put("/index/candidates", json=[{"id": id, "text": text} for id, text in texts.items()])
-    assert response.status_code == 200, response.text
 
 
 def finish(here: TestClient, started: Any) -> None:

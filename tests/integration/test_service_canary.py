@@ -154,8 +154,7 @@ def test_a_conversation_stays_on_its_side_and_the_share_is_right(stage: Stage) -
 def test_without_a_conversation_each_ranking_stands_for_itself(stage: Stage) -> None:
     server = stage.serve()
     stage.begin(server)
-    by = [asked(server)[0] for _ in range(60)]
-    assert 10 < by.count(stage.trial) < 50
+    assert 10 < [asked(server)[0] for _ in range(60)].count(stage.trial) < 50
 
 
 def test_who_says_which_generation_gets_it_and_so_does_who_is_not_recorded(stage: Stage) -> None:
@@ -186,8 +185,7 @@ def test_what_a_request_asks_for_works_on_both_sides(stage: Stage) -> None:
         assert exact == asked(kept, chat, exact=True), "kept answers are of their generation"
         assert exact[0] == generation
         assert {each[0] for each in exact[1]} == {prefix}
-        without = asked(kept, chat, exclude_ids=exact[1][:2])[1]
-        assert not {*exact[1][:2]} & {*without}
+        assert not {*exact[1][:2]} & {*asked(kept, chat, exclude_ids=exact[1][:2])[1]}
         assert asked(kept, chat, filter={"nothing": 1}) == (generation, [])
         assert asked(kept, chat, candidates=[{"id": "x", "text": "w1"}]) == (generation, ["x"])
         wrong = kept.rank(context=SAID, conversation=chat, candidates=[{"id": "of nobody"}])

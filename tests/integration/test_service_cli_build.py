@@ -33,12 +33,6 @@ def pool(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "pool.jsonl", pool_rows(50))
 
 
-def assert_nothing_built(store: Path) -> None:
-    assert GenerationStore(store).ids() == []
-    assert not (store / "CURRENT").exists()
-    assert left_half_written(store) == []
-
-
 @pytest.mark.quick
 def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
     result = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--json").result
@@ -124,10 +118,8 @@ def test_several_files_dtype_and_index(capsys: Capture, store: Path, poly: Path,
     result = call(capsys, "build", "--model", poly, "--pool", pool, table, "--store", store, *options).result
     with_index = GenerationStore(store).open(result["generation"])
     assert (with_index.manifest.dtype, with_index.manifest.index.kind, with_index.manifest.count) == (
-        "float32",
-        "flat",
-        51,
-    )
+        "float32", "flat", 51,
+    )  # fmt: skip
     assert with_index.candidates.rows([50])[0].metadata == {"topic": "late"}
     with_index.close()
 
@@ -197,4 +189,5 @@ def test_ctrl_c_ends_a_building_process_cleanly(warm_python, store: Path, poly: 
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     assert ended(process).failure() == "interrupted; nothing was left half-written"
-    assert_nothing_built(store)
+    assert GenerationStore(store).ids() == left_half_written(store) == []
+    assert not (store / "CURRENT").exists()

@@ -78,10 +78,6 @@ def evaluated(capsys: Capture, name: Path, data: Path, *options: str) -> dict[st
 ALIKE = ["ax", "bx", "cx", "dx"]
 
 
-def alike(gold: int) -> Row:
-    return {"context": ["w1"], "response": ALIKE[gold], "candidates": ALIKE, "label": gold}
-
-
 @pytest.mark.parametrize(("name", "count"), [("poly", 500), ("cross", 40), ("lexical", 100)])
 def test_figures_of_a_file_stay_when_its_candidates_are_shuffled(
     capsys: Capture, checkpoints: Path, tmp_path: Path, name: str, count: int
@@ -179,7 +175,9 @@ def test_lists_are_drawn_where_no_example_has_one(capsys: Capture, checkpoints: 
 
 
 def test_words_name_every_figure(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
-    data = write_rows(tmp_path / "data.jsonl", [{**alike(n), "dialogue": 1} for n in range(4)])
+    alike = {"context": ["w1"], "candidates": ALIKE, "dialogue": 1}
+    rows = [{**alike, "response": text, "label": at} for at, text in enumerate(ALIKE)]
+    data = write_rows(tmp_path / "data.jsonl", rows)
     outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data)
     assert outcome.status == 0
     assert outcome.err.startswith(ONE_DIALOGUE)

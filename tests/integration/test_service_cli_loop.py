@@ -91,8 +91,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(capsys: Capture, folde
     calibration = made(folder)[-1]
     assert calibration is not None
     assert calibration.prior == 0.5, "it is fitted by labels"
-    again = run(other)
-    assert again.result["why"] == "479 examples, 0 of them new; 50 new ones make a run"
+    assert run(other).result["why"] == "479 examples, 0 of them new; 50 new ones make a run"
     said = call(capsys, "loop", "status", "--store", other / "store").out.splitlines()
     assert said[1:] == [
         "nothing new: 479 examples, 0 of them new; 50 new ones make a run",
@@ -125,8 +124,7 @@ def test_an_abort_ends_what_is_at_work(capsys: Capture, folder: Path) -> None:
     while (latest := runs.latest()) is None or latest.stage != "train":
         time.sleep(0.1)
         assert process.poll() is None
-    working = call(capsys, "loop", "status", "--store", store).out
-    assert "  train    at work\n" in working
+    assert "  train    at work\n" in call(capsys, "loop", "status", "--store", store).out
     aborted = call(capsys, "loop", "abort", "--store", store)
     assert (aborted.status, aborted.out) == (0, "aborted: somebody has asked for it, in stage train\n")
     out, _ = process.communicate(timeout=60)

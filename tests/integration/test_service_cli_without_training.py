@@ -30,8 +30,7 @@ def test_builds_and_ranks(checkpoints: Path, tmp_path: Path) -> None:
     rank = ("rank", "w1 w2", "--store", store, "--reranker", checkpoints / "cross", "--rerank", "--json")
     done = run(build, rank)
     assert done.status == 0, done.err
-    told = json.loads(done.out.splitlines()[-1])
-    assert len(told["results"]) == 10
+    assert len(json.loads(done.out.splitlines()[-1])["results"]) == 10
 
 
 def test_training_says_what_to_install(tmp_path: Path) -> None:

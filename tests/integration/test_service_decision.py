@@ -39,13 +39,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(store: Path, checkpoints: Path) -> Iterator[Served]:
     """A server that keeps answers, and whose reranker is not calibrated."""
     settings = Settings(
-        store=store,
-        reranker=str(checkpoints / "cross"),
-        result_cache_ttl_s=60,
-        threads=1,
-        backend="torch",
+        store=store, reranker=str(checkpoints / "cross"), result_cache_ttl_s=60, threads=1, backend="torch",
         precision="float32",
-    )
+    )  # fmt: skip
     with serve(create_app(settings)) as served:
         yield served
 

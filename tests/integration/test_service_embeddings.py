@@ -268,7 +268,6 @@ def test_nothing_is_served_yet(tmp_path: Path) -> None:
     with TestClient(create_app(Settings(store=tmp_path))) as client:
         refused(client.post("/v1/embeddings", json={"input": "w1"}), 503, OpenAiErrorOut)
         for path in ("/embed", "/tokenize"):
-            told = refused(client.post(path, json={"inputs": "w1"}), 503, TeiErrorOut)
-            assert "Unhealthy" in told
+            assert "Unhealthy" in refused(client.post(path, json={"inputs": "w1"}), 503, TeiErrorOut)
         for path in ("/v1/models", "/models"):
             assert ModelsOut.model_validate(client.get(path).json()).data == []

@@ -210,11 +210,9 @@ def test_an_event_of_a_ranking_that_was_lost_is_unknown(start: Start, store: Pat
     """As when its process was killed before it was written; one of another host may come later."""
     server = start()
     identity = server.app.state.resources.feedback.identity
-    lost = identity.ranking_id(time.time() + 1)
-    assert told(server, event(lost)).json()["unknown"] == 1
+    assert told(server, event(identity.ranking_id(time.time() + 1))).json()["unknown"] == 1
     identity._host = b"xx"
-    elsewhere = identity.ranking_id(time.time() + 1)
-    assert told(server, event(elsewhere)).json()["accepted"] == 1
+    assert told(server, event(identity.ranking_id(time.time() + 1))).json()["accepted"] == 1
     tally = LogTally()
     assert ([*uses(store, tally)], tally) == ([], LogTally(alone=1))
 
@@ -391,7 +389,9 @@ def test_what_was_acknowledged_survives_kills(checkpoints: Path, tmp_path: Path,
         for sender in senders:
             sender.start()
         until(lambda senders=senders, turn=turn: min(len(each.acknowledged) for each in senders) >= 10 + 3 * turn)
-        kill_all(server)
+        for process in (server.process.pid, *children(server)):
+            os.kill(process, signal.SIGKILL)
+        server.end()
         for sender in senders:
             sender.join()
             acknowledged |= sender.acknowledged
@@ -442,12 +442,6 @@ def test_what_was_acknowledged_survives_the_kill_of_the_worker_in_which_its_rank
 def children(server: ServerProcess) -> list[int]:
     own = server.process.pid
     return [*map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())]
-
-
-def kill_all(server: ServerProcess) -> None:
-    for process in (server.process.pid, *children(server)):
-        os.kill(process, signal.SIGKILL)
-    server.end()
 
 
 def raw_lines(store: Path) -> list[str]:

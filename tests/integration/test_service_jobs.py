@@ -323,12 +323,9 @@ def test_of_two_pools_asked_for_at_once_one_is_built(tmp_path: Path, monkeypatch
 def test_what_was_read_before_the_end_is_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the reading of a dead builder's record and the look at what runs, its end may have been written down."""
     jobs = Jobs(
-        Settings(store=tmp_path),
-        GenerationStore(tmp_path),
-        lambda _: Runner("torch", "float32"),
-        on_success=_nothing,
-        on_end=lambda _: None,
-    )
+        Settings(store=tmp_path), GenerationStore(tmp_path), lambda _: Runner("torch", "float32"),
+        on_success=_nothing, on_end=lambda _: None,
+    )  # fmt: skip
     store = JobStore(tmp_path)
     record = store.create(JobRequest(pool=("a.jsonl",)))
 
@@ -402,8 +399,7 @@ def test_a_cancel_while_the_builder_publishes_comes_too_late(
 
 def test_a_builder_that_cannot_be_started_is_failed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder_process.sys, "executable", "/no/such/python")
-    job = api.job(api.start(candidates=[{"text": "w1"}]))
-    assert api.wait(job["id"])["state"] == "failed"
+    assert api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])["state"] == "failed"
     assert api.count("failed") == 1
 
 

@@ -217,5 +217,4 @@ def test_auto_scans_however_large_the_pool(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("polyrank.index_builder.index.choice.HNSW_BYTES", 1)  # else a large pool gets lists
     built = build(LEXICAL, POOL, tmp_path)
     assert built.worst.index.kind == "exact"
-    store = GenerationStore(tmp_path)
-    assert store.manifest(built.generation).dim == 1
+    assert GenerationStore(tmp_path).manifest(built.generation).dim == 1

@@ -43,7 +43,8 @@ class Town:
     def __init__(self, root: Path, start: Callable[..., ServerProcess], verdict: str) -> None:
         self.store, self.ends_badly = GenerationStore(root / "store"), dict[str, float]()
         for seed in (0, 1):
-            build(polyrank.load(_model(root, seed)), pool(40), self.store.root, BuildOptions(activate=seed == 0))
+            model = write_checkpoint(root, f"model {seed}", seed, architecture="bi", normalize=True)
+            build(polyrank.load(model), pool(40), self.store.root, BuildOptions(activate=seed == 0))
         self.live, self.new = self.store.ids()
         self.runs = Runs(self.store.root)
         models = [self.store.manifest(each).model.fingerprint for each in (self.live, self.new)]
@@ -112,10 +113,6 @@ class Town:
         """As a server does where nobody has given the command again for three minutes."""
         if (trial := self.store.trial()) is not None:
             self.store.end_overdue_trial(trial)
-
-
-def _model(root: Path, seed: int) -> Path:
-    return write_checkpoint(root, f"model {seed}", seed, architecture="bi", normalize=True)
 
 
 @pytest.mark.parametrize("verdict", CASES)

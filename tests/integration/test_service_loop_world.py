@@ -42,10 +42,6 @@ def write_config(path: Path, store: Path, golden: Path) -> Path:
     return path
 
 
-def wait_for(server: Server, generation: str) -> None:
-    until(lambda: server.client.get("/index").json()["active"]["id"] == generation)
-
-
 def by_clicks(model: Path, taken: list[Taken]) -> Values:
     """Figures of a model if what people took from the live model's lists were the only right reply of each list."""
     ranker: Any = polyrank.load(model)
@@ -79,7 +75,7 @@ def test_the_loop_gains_relevance_that_it_never_sees_and_learning_and_judging_by
         assert re.match(r"\+0\.\d+ \[", run["stages"]["canary"]["said"]), "the canary sees it, too"
         current = (store / "CURRENT").read_text().strip()
         assert current != first["generation"]
-        wait_for(server, current)
+        until(lambda: server.client.get("/index").json()["active"]["id"] == current)
         gained = relevance(world, server, questions) - before
         assert gained >= GAIN, (before, gained)
 

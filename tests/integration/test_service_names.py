@@ -20,13 +20,9 @@ pytestmark = pytest.mark.quick
 def test_no_answer_says_where_models_lie(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build(polyrank.load(checkpoints / "poly"), pool(9), tmp_path / "store")
     settings = Settings(
-        store=tmp_path / "store",
-        reranker=str(checkpoints / "cross"),
-        threads=1,
-        backend="torch",
-        precision="float32",
-        model_root=checkpoints,
-    )
+        store=tmp_path / "store", reranker=str(checkpoints / "cross"), threads=1, backend="torch",
+        precision="float32", model_root=checkpoints,
+    )  # fmt: skip
     told: list[str] = []
 
     def ask(client: TestClient, path: str, body: Any = None) -> Any:

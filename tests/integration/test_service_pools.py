@@ -172,8 +172,7 @@ def test_a_pool_without_a_name_stays_at_the_root_beside_others(start: Callable[.
 def test_links_lead_back_into_the_pool(server: Served) -> None:
     get = server.client.get
     assert get("/pools/shop/").headers["location"] == get("/pools/shop").headers["location"] == "/pools/shop/playground"
-    page = get("/pools/shop/playground")
-    assert 'src="playground/app.js"' in page.text
+    assert 'src="playground/app.js"' in get("/pools/shop/playground").text
     assert 'src="docs/swagger-ui-bundle.js"' in get("/pools/shop/docs").text
     assert get("/pools/shop/openapi.json").json()["servers"] == [{"url": "/pools/shop"}]
     assert "servers" not in get("/openapi.json").json()

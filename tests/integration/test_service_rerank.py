@@ -270,13 +270,9 @@ def test_info_names_one_kind_of_model(cross: TestClient, late: TestClient, store
     assert told["max_client_batch_size"] == 10_000
     assert answered(late.get("/info"))["max_input_length"] == 16
     settings = Settings(
-        store=store,
-        reranker=str(checkpoints / "cross"),
-        info_model_type="embedding",
-        threads=1,
-        backend="torch",
-        precision="float32",
-    )
+        store=store, reranker=str(checkpoints / "cross"), info_model_type="embedding", threads=1,
+        backend="torch", precision="float32",
+    )  # fmt: skip
     with TestClient(create_app(settings)) as client:
         told = answered(client.get("/info"))
     assert list(told["model_type"]) == ["embedding"]

@@ -242,26 +242,18 @@ def test_what_redis_damaged_is_ranked_anew(start: Start, redis_process: RedisPro
         value, foreign = client.get(key), client.get(another)
         assert isinstance(value, bytes)
         assert json.loads(value[5:])["results"] == first["results"]
-        for damaged in (value[:-1], value + b" ", b"", b"x", b"\2" + value[1:], flipped(value, 40), foreign):
+        flipped = value[:40] + bytes([value[40] ^ 1]) + value[41:]
+        for damaged in (value[:-1], value + b" ", b"", b"x", b"\2" + value[1:], flipped, foreign):
             client.set(key, damaged)
             cache, answer = ask(server)
             assert cache == "miss"
             assert same(first, answer)
-            repaired(client, key, value)
+            until(lambda: client.get(key) == value)  # what was ranked anew is written again
         client.delete(key)
         client.lpush(key, "no string")
         assert ask(server)[0] == "miss"
     assert counted(server)["corrupt"] == 7
     assert counted(server)["error"] == 1
-
-
-def flipped(value: bytes, at: int) -> bytes:
-    return value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
-
-
-def repaired(client: Any, key: bytes, value: bytes) -> None:
-    """What was ranked anew is written again, and is what was there."""
-    until(lambda: client.get(key) == value)
 
 
 @pytest.mark.usefixtures("usual_patience_with_redis")

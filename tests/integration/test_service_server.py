@@ -41,15 +41,6 @@ def rank(port: int, candidates: int) -> int:
         connection.close()
 
 
-def ask(port: int, **fields: object) -> dict[str, Any]:
-    return call(port, "POST", "/rank", fields)
-
-
-def put(port: int, candidate: str) -> int:
-    """Update a candidate; returns the revision."""
-    return int(call(port, "PUT", "/index/candidates", [{"id": candidate, "text": "w1 w2"}])["revision"])
-
-
 def call(port: int, method: str, path: str, body: object) -> dict[str, Any]:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), HEADERS, method=method
@@ -85,8 +76,7 @@ def test_sigterm_answers_what_has_begun_and_is_no_failure(start: Start, store: P
 
 def test_ctrl_c_is_no_failure_and_logs_may_be_json(start: Start, store: Path) -> None:
     server = start(store=store, log_format="json")
-    port = server.ready()
-    assert rank(port, 2) == 200
+    assert rank(server.ready(), 2) == 200
     server.process.send_signal(signal.SIGINT)
     _, log = server.end()
     assert server.process.returncode == 0, log
@@ -104,7 +94,8 @@ def test_a_server_killed_under_load_comes_back_as_it_was(start: Start, store: Pa
     for turn in range(1, 3):
         with Load(port, clients=3) as load:
             load.wait_for(10)
-            assert put(port, f"new {turn}") == turn
+            added = [{"id": f"new {turn}", "text": "w1 w2"}]
+            assert call(port, "PUT", "/index/candidates", added)["revision"] == turn
             load.wait_for(10)
             server.process.kill()
         server.end()
@@ -112,7 +103,7 @@ def test_a_server_killed_under_load_comes_back_as_it_was(start: Start, store: Pa
         server = start(store=root, port=port)
         assert server.ready() == port
         assert json.loads(get(port, "/readyz")[1]) == {"status": "ready", "generation": generation}
-        answer = ask(port, context="w1", top_k=1000, exact=True)
+        answer = call(port, "POST", "/rank", {"context": "w1", "top_k": 1000, "exact": True})
         assert (answer["generation"], answer["revision"]) == (generation, turn)
         assert {f"new {each}" for each in range(1, turn + 1)} <= {each["id"] for each in answer["results"]}
 

@@ -25,11 +25,9 @@ from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.ranking.values import Given, RankedCandidate
 
 KINDS: dict[str, dict[str, Any]] = {
-    "bi": {"architecture": "bi"},
-    "poly": {"architecture": "poly", "n_codes": 4},
-    "colbert": {"architecture": "colbert"},
-    "mix": {"architecture": "mix"},
-}
+    "bi": {"architecture": "bi"}, "poly": {"architecture": "poly", "n_codes": 4},
+    "colbert": {"architecture": "colbert"}, "mix": {"architecture": "mix"},
+}  # fmt: skip
 TEXTS = [" ".join(f"w{(n * 7 + at * at) % 40}" for at in range(1 + n % 13)) + f" w{n}" for n in range(40)]
 CONTEXT = "w1 w5 w9 w20 w30 w2"
 

@@ -184,14 +184,12 @@ def test_every_server_of_the_store_serves_an_update(root: Path) -> None:
         answer = rank(there, min_revision=first)
         assert answer["revision"] >= first
         assert "a" in ids(answer), "at once"
-        second = put(there, {"id": "b", "text": "w2"})["revision"]
-        assert second == first + 1
+        assert put(there, {"id": "b", "text": "w2"})["revision"] == first + 1
         began = time.monotonic()
         while "b" not in ids(rank(here)):
             assert time.monotonic() - began < 20
             time.sleep(0.01)
-        third = delete(here, "a", "b")["revision"]
-        assert not {"a", "b"} & ids(rank(there, min_revision=third))
+        assert not {"a", "b"} & ids(rank(there, min_revision=delete(here, "a", "b")["revision"]))
         assert active(there)["count"] == active(here)["count"] == COUNT
 
 

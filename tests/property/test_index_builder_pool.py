@@ -19,11 +19,9 @@ IDS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_si
 )
 # What CSV can say: of each kind a column has that kind alone, and texts that nobody takes for another one.
 CELLS: dict[str, st.SearchStrategy[Any]] = {
-    "text": TEXTS.map(lambda text: f"{text}x"),
-    "whole": st.integers(1 - 2**53, 2**53 - 1),
-    "number": st.decimals(-(10**6), 10**6, places=3).map(float),
-    "true/false": st.booleans(),
-}
+    "text": TEXTS.map(lambda text: f"{text}x"), "whole": st.integers(1 - 2**53, 2**53 - 1),
+    "number": st.decimals(-(10**6), 10**6, places=3).map(float), "true/false": st.booleans(),
+}  # fmt: skip
 
 
 @st.composite

@@ -19,8 +19,7 @@ def test_every_sequence_is_in_one_batch_within_the_budget(lengths: list[int], bu
     assert sorted(at for batch in batches for at in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(lengths[at] for at in batch) <= budget
-    in_order = [lengths[at] for batch in batches for at in batch]
-    assert in_order == sorted(lengths, reverse=True)
+    assert [lengths[at] for batch in batches for at in batch] == sorted(lengths, reverse=True)
 
 
 @given(lengths_of.filter(bool))

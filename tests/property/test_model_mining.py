@@ -100,14 +100,9 @@ def mined(
 
 
 RULES = st.builds(
-    MiningRules,
-    depth=st.integers(1, 150),
-    skip=st.integers(0, 8),
-    margin=st.none() | st.floats(0, 1),
-    check_margin=st.floats(-1, 1),
-    negatives=st.integers(1, 20),
-    seed=st.integers(0, 9),
-)
+    MiningRules, depth=st.integers(1, 150), skip=st.integers(0, 8), margin=st.none() | st.floats(0, 1),
+    check_margin=st.floats(-1, 1), negatives=st.integers(1, 20), seed=st.integers(0, 9),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["bi", "poly", "words"])

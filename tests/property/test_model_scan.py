@@ -118,13 +118,9 @@ def codes_of(kind: str, m: int, d: int, scale: float, rng: np.random.Generator) 
 
 
 pools = st.builds(
-    Pool,
-    st.sampled_from(ROWS),
-    st.integers(1, 400),
-    st.sampled_from((1, 3, 16, 40)),
-    st.sampled_from((np.float16, np.float32)),
-    st.sampled_from((1.0, 1e-6, 30.0)),
-)
+    Pool, st.sampled_from(ROWS), st.integers(1, 400), st.sampled_from((1, 3, 16, 40)),
+    st.sampled_from((np.float16, np.float32)), st.sampled_from((1.0, 1e-6, 30.0)),
+)  # fmt: skip
 Wanted = tuple[str, int, float, int, float | None]  # kind, M, scale and k, and the share of rows allowed
 asked = st.lists(
     st.tuples(

@@ -46,11 +46,9 @@ KINDS: dict[str, dict[str, Any]] = {
 for _vectors in ("codes", "first", "last", "last+first"):
     for _n_codes in (2, 12):  # 12: more than most contexts below have tokens
         KINDS[f"poly {_vectors} {_n_codes}"] = {
-            "architecture": "poly",
-            "context_vectors": _vectors,
-            "n_codes": _n_codes,
+            "architecture": "poly", "context_vectors": _vectors, "n_codes": _n_codes,
             "shared_encoder": _vectors == "last",
-        }
+        }  # fmt: skip
 
 words = st.integers(0, 39).map(lambda n: f"w{n}")
 texts = st.lists(words, min_size=1, max_size=9).map(" ".join)

@@ -66,11 +66,9 @@ def test_the_searches_find_all_that_a_plain_loop_takes(seed: int) -> None:
         found = [RankedCandidate(f"c{n}", "t", scores[n], metadata[n], row=n) for n in range(len(scores))]
         whole = sorted(found, key=lambda place: -place.score)
         request = asked(
-            top_k=drawing.randint(1, 4),
-            grouping=Grouping("g", drawing.randint(1, 5)),
-            top_n=drawing.choice([None, None, 3, 12]),
-            score_threshold=drawing.choice([None, None, 3.0, 10.0]),
-        )
+            top_k=drawing.randint(1, 4), grouping=Grouping("g", drawing.randint(1, 5)),
+            top_n=drawing.choice([None, None, 3, 12]), score_threshold=drawing.choice([None, None, 3.0, 10.0]),
+        )  # fmt: skip
         read = [replace(place, cross=30 * drawing.random()) for place in whole[: request.top_n or 0]]
         read.sort(key=lambda place: -place.placed_by)
 

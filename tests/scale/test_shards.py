@@ -78,8 +78,7 @@ def test_a_replica_that_stalls_is_left_alone_until_it_answers(server: Server, st
 
 def maps(shard: psutil.Process, made: Manifest) -> bool:
     """Whether a shard has files of a generation in its memory."""
-    mapped = Path(f"/proc/{shard.pid}/maps").read_text()
-    return made.id in mapped
+    return made.id in Path(f"/proc/{shard.pid}/maps").read_text()
 
 
 def test_switches_with_replicas_killed_before_the_commit(server: Server, stores: Stores, cluster: Cluster) -> None:

@@ -267,8 +267,7 @@ def _alerts() -> list[dict[str, Any]]:
 
 def _expressions(dashboard: dict[str, Any]) -> list[str]:
     shown = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
-    alerts = [rule["expr"] for group in _yaml("alerts.yml")["groups"] for rule in group["rules"]]
-    return shown + alerts
+    return shown + [rule["expr"] for group in _yaml("alerts.yml")["groups"] for rule in group["rules"]]
 
 
 def test_dashboard_and_alerts_name_metrics_that_exist_and_leave_none_out(dashboard: dict[str, Any]) -> None:

@@ -42,8 +42,7 @@ def test_a_missing_tool_is_named_and_fails_only_continuous_integration(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("CI", ci)
-    check = lint.Check("rules", ("promtool", "check"), "a package")
-    assert lint.failed(check, str(tmp_path)) is fails
+    assert lint.failed(lint.Check("rules", ("promtool", "check"), "a package"), str(tmp_path)) is fails
     shown = capsys.readouterr().err
     assert "promtool is not installed (a package brings it)" in shown
     assert said in shown

@@ -46,8 +46,7 @@ def _times_as_fast(work: str, precision: str) -> float:
         for row in rows
         if row["who"].startswith("polyrank") and row["about"]["precision"] == precision
     )
-    theirs = min(row["ms"]["median"] for row in rows if row["who"] in ENGINES[precision])
-    return float(theirs / ours)
+    return float(min(row["ms"]["median"] for row in rows if row["who"] in ENGINES[precision]) / ours)
 
 
 def _right(of_set: str, model: str, figure: str = "r1") -> float:

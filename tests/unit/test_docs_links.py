@@ -65,8 +65,7 @@ def test_pages_that_the_code_names_exist() -> None:
     named = {
         (file, name) for file, text in _files() for name in re.findall(r"\bdocs/[\w/.-]+?\.(?:md|json|svg)\b", text)
     }
-    missing = [f"{file}: {name}" for file, name in sorted(named) if not (ROOT / name).exists()]
-    assert missing == []
+    assert [f"{file}: {name}" for file, name in sorted(named) if not (ROOT / name).exists()] == []
 
 
 def test_headings_that_the_code_names_exist() -> None:

@@ -157,8 +157,7 @@ def test_what_changes_while_it_is_written_is_not_in_it(active: GenerationStore, 
 
     content, done = backed_up(active, change)
     assert active.ids() != done.generations
-    found = restored(content, tmp_path / "new")
-    assert (found.current(), done.revision) == (third, 2)
+    assert (restored(content, tmp_path / "new").current(), done.revision) == (third, 2)
     after = files(tmp_path / "new")
     assert after == {name: before[name] for name in after}
 
@@ -449,8 +448,7 @@ def test_what_a_killed_restore_left_is_replaced(active: GenerationStore, tmp_pat
     left = tmp_path / "new" / ".unfinished-0" / "generations"
     left.mkdir(parents=True)
     (left / "x").write_text("x")
-    found = restored(backed_up(active)[0], tmp_path / "new")
-    assert found.current() == active.current()
+    assert restored(backed_up(active)[0], tmp_path / "new").current() == active.current()
     assert not left.exists()
 
 

@@ -44,10 +44,8 @@ def test_a_helpdesks_export_from_end_to_end(tmp_path: Path) -> None:
     assert (done.map.called, done.examples, done.candidates) == ("columns", {"dialogues.jsonl": 2}, 2)
     assert dict(done.left_out) == {"the row names no conversation": 1, "a reply without text": 1}
     assert written(tmp_path, "rejected")[0] == {
-        "file": str(tmp_path / "tickets.csv"),
-        "line": 7,
-        "reason": "the row names no conversation",
-    }
+        "file": str(tmp_path / "tickets.csv"), "line": 7, "reason": "the row names no conversation",
+    }  # fmt: skip
 
 
 def test_the_pool_has_each_reply_once_under_an_id_that_does_not_depend_on_the_rest(tmp_path: Path) -> None:

@@ -27,8 +27,7 @@ def test_each_map_has_a_sample() -> None:
 
 @pytest.mark.parametrize("name", shipped())
 def test_a_map_has_at_most_20_lines_and_every_path_of_it_is_one(name: str) -> None:
-    content = (MAPS / f"{name}.toml").read_text()
-    assert content.count("\n") <= 20
+    assert (MAPS / f"{name}.toml").read_text().count("\n") <= 20
     assert shipped()[name].about
     assert shipped()[name].told_by or shipped()[name].collection
 

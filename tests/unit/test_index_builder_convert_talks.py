@@ -302,8 +302,7 @@ def test_a_conversation_that_never_ends_writes_a_bounded_file(tmp_path: Path, mo
         {"c": 1, "w": ("user", "agent")[n % 2], "t": f"message {n} of a ticket that never ends, as bots make them"}
         for n in range(10_000)
     )
-    done = made(tmp_path, said, ROW)
-    assert done.examples.total() == 5000
+    assert made(tmp_path, said, ROW).examples.total() == 5000
     assert (tmp_path / "out/dialogues.jsonl").stat().st_size < 10_000_000  # 500 million without a bound
 
 

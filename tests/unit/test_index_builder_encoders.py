@@ -125,8 +125,7 @@ def run(ray: FakeRay, count: int = 8, encoders: int = 2) -> tuple[list[EncodedCh
     told: list[str] = []
     done: list[int] = []
     source = Encoders(ray, MODEL, MODEL.name, "float16", encoders, told.append)
-    made = list(source(iter(chunks(count)), done.append))
-    return made, source, told, done
+    return list(source(iter(chunks(count)), done.append)), source, told, done
 
 
 def assert_all_made(made: list[EncodedChunk], count: int = 8) -> None:
@@ -172,8 +171,7 @@ def test_another_encoder_takes_it_while_the_lost_one_begins() -> None:
     ray = FakeRay(deaths={1: ActorDied("killed")})
     assert_all_made(run(ray)[0])
     (first, zero), *_ = ray.calls
-    again = next(actor for actor, chunk in ray.calls[1:] if chunk == zero)
-    assert again != first
+    assert next(actor for actor, chunk in ray.calls[1:] if chunk == zero) != first
 
 
 def test_vectors_that_are_lost_before_their_turn_are_made_again() -> None:

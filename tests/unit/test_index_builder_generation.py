@@ -54,10 +54,6 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
 def replace_by_link(path: Path) -> None:
     path.rename(path.parents[3] / "elsewhere")
     path.symlink_to(path.parents[3] / "elsewhere")
@@ -79,7 +75,7 @@ def test_a_good_generation_opens_whole(root: Path) -> None:
     assert sorted(generation.manifest.files) == sorted(set(FILES) - {"manifest.json"})
 
 
-@pytest.mark.parametrize("damage", [flip, truncate, remove, replace_by_link, replace_by_directory])
+@pytest.mark.parametrize("damage", [flip, truncate, Path.unlink, replace_by_link, replace_by_directory])
 @pytest.mark.parametrize("name", FILES)
 def test_damage_to_any_file_is_refused_and_the_generation_before_opens(
     root: Path, name: str, damage: Callable[[Path], None]

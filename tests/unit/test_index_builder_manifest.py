@@ -71,8 +71,7 @@ def test_the_file_has_the_names_the_contract_gives() -> None:
 @pytest.mark.parametrize("late", [LateRows(384, 2), LateRows(128, None)])
 def test_a_block_for_a_second_stage_is_read(late: LateRows) -> None:
     manifest = replace(MANIFEST, late=late)
-    content = dict(orjson.loads(manifest.to_json()))
-    assert content["late"] == {"dim": late.dim, "count": late.count}
+    assert dict(orjson.loads(manifest.to_json()))["late"] == {"dim": late.dim, "count": late.count}
     assert Manifest.from_json(manifest.to_json(), ID) == manifest
 
 

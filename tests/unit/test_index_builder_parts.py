@@ -80,8 +80,7 @@ class Store:
         for part, snapshot in zip(made.parts, self.store.snapshots(opened), strict=True):
             rows = snapshot.all_rows
             candidates = snapshot.candidates(rows)
-            ids = [each.id for each in candidates]
-            assert part.slots.holds(ids).all()
+            assert part.slots.holds([each.id for each in candidates]).all()
             expected = encoder.of([each.text for each in candidates])
             for stored, wanted in zip(snapshot.representations(rows), expected, strict=True):
                 if wanted is not None:

@@ -133,11 +133,9 @@ def test_a_row_of_beirs_form_has_its_title_in_front_of_its_text(tmp_path: Path, 
     ]
     found, pool = pool_of(tmp_path, form, *rows)
     assert found == [
-        Candidate("1", "A title and a text", {"url": "u"}),
-        Candidate("2", "text alone"),
-        Candidate("3", "text alone, too"),
-        Candidate("4", "title alone"),
-    ]
+        Candidate("1", "A title and a text", {"url": "u"}), Candidate("2", "text alone"),
+        Candidate("3", "text alone, too"), Candidate("4", "title alone"),
+    ]  # fmt: skip
     assert pool.fields.lines()[1] == "the title stands in front of the text in 2 rows with _id, as in BEIR's files"
 
 

@@ -162,8 +162,7 @@ def test_looking_at_the_first_rows_opens_no_file_again(tmp_path: Path, monkeypat
     (tmp_path / name).write_text(
         "".join(f'{{"text": "t{at}"}}\n' for at in range(30)) if times == 1 else "text\nt\nu\n"
     )
-    pool = begin_pool([tmp_path / name])
-    assert len(list(pool)) == (30 if times == 1 else 2)
+    assert len(list(begin_pool([tmp_path / name]))) == (30 if times == 1 else 2)
     assert opened == times * [tmp_path / name]
 
 

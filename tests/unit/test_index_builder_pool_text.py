@@ -76,8 +76,7 @@ def test_lines_end_as_on_any_system(tmp_path: Path, end: str) -> None:
 ])  # fmt: skip
 def test_a_header_is_known_without_case_and_spaces(tmp_path: Path, header: str) -> None:
     separator = next(each for each in ";^\t," if each in header.splitlines()[-1])
-    content = f"{header}\na{separator}hello\n".encode()
-    assert read(tmp_path, content) == [Candidate("a", "hello")]
+    assert read(tmp_path, f"{header}\na{separator}hello\n".encode()) == [Candidate("a", "hello")]
 
 
 def test_nothing_separates_one_column(tmp_path: Path) -> None:

@@ -113,10 +113,8 @@ def test_a_rebuild_is_given_what_came_after_its_pool_was_read(store: Store) -> N
     store.update(deletes=["c3", "late", "nobody"])
     store.update("late")
     assert [update.revision for _, update in MissedUpdates(store.updates, store.manifest(second), None).missed()] == [
-        3,
-        4,
-        5,
-    ]
+        3, 4, 5,
+    ]  # fmt: skip
     assert store.revision(second) == 2, "nothing is given to one that is not active"
     store.store.activate(second)
     assert store.texts(second) == {"c2": "c2 3", "late": "late 5"}
@@ -129,8 +127,7 @@ def test_what_the_pool_may_reflect_can_be_said(store: Store) -> None:
     store.build()
     store.update("a")
     store.update("b")
-    second = store.build(revision=1)
-    assert store.texts(second) == {"b": "b 2"}
+    assert store.texts(store.build(revision=1)) == {"b": "b 2"}
 
 
 def test_no_revision_is_given_twice_over_any_way_back_and_forth(store: Store) -> None:
@@ -178,8 +175,7 @@ def test_updates_of_another_model_or_precision_are_encoded_anew(store: Store, dt
     store.update(deletes=["b", "c0"])
     store.store.activate(second, partial(encode_texts, encoder))
     assert store.texts(second) == {"a": "a 1"}
-    opened = store.store.open(second)
-    assert store.store.snapshots([opened])[0].vectors_added.dtype == DTYPES[dtype]
+    assert store.store.snapshots([store.store.open(second)])[0].vectors_added.dtype == DTYPES[dtype]
     store.store.rollback()
     third = store.build(activate=False)
     store.store.activate(third)
@@ -201,8 +197,7 @@ def test_without_the_model_deletions_alone_can_be_given(store: Store) -> None:
     second = store.build(activate=False, encoder=OTHER)
     store.update(deletes=["c1"])
     store.store.activate(second)
-    opened = store.store.open(second)
-    assert store.store.snapshots([opened])[0].rows(["c1"]).tolist() == [-1]
+    assert store.store.snapshots([store.store.open(second)])[0].rows(["c1"]).tolist() == [-1]
 
 
 def test_a_vector_that_is_not_finite_is_refused_and_nothing_changes(store: Store) -> None:
@@ -253,8 +248,7 @@ def test_revisions_known_from_a_manifest_are_not_given_again_where_a_log_is_dama
     second = store.build(activate=False)
     damage(store.log(first))
     store.store.activate(second)
-    third = store.build()
-    assert store.manifest(third).revision == 2
+    assert store.manifest(store.build()).revision == 2
     assert store.update("c") == 3
 
 
@@ -510,8 +504,7 @@ def test_collecting_keeps_the_logs_that_a_waiting_generation_needs(store: Store)
     store.store.activate(first)
     store.update("b")
     fourth = store.build()
-    removed = store.store.gc(keep=1)
-    assert sorted(removed) == sorted([first, second, waiting])
+    assert sorted(store.store.gc(keep=1)) == sorted([first, second, waiting])
     assert store.logs() == [fourth], "none is waiting that needs them"
     waiting = store.build(activate=False)
     store.update("c")
@@ -559,8 +552,7 @@ def test_logs_are_kept_while_somebody_builds(store: Store) -> None:
             store.update("b")
             store.store.gc(keep=1)
 
-    second = store.build(progress=meanwhile)
-    assert store.texts(second) == {"b": "b 2"}
+    assert store.texts(store.build(progress=meanwhile)) == {"b": "b 2"}
 
 
 def test_one_who_writes_waits_only_so_long(store: Store) -> None:

@@ -239,14 +239,9 @@ def test_a_family_without_gradient_checkpointing_is_told_so_before_the_run(bases
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A family whose parts have other names, and whose maps are not torch's."""
     config = GPT2Config(
-        vocab_size=len(VOCABULARY),
-        n_positions=POSITIONS,
-        n_embd=DIM,
-        n_layer=2,
-        n_head=2,
-        bos_token_id=CLS,
+        vocab_size=len(VOCABULARY), n_positions=POSITIONS, n_embd=DIM, n_layer=2, n_head=2, bos_token_id=CLS,
         eos_token_id=SEP,
-    )
+    )  # fmt: skip
     return write(tmp_path_factory.mktemp("gpt2") / "base", config)
 
 

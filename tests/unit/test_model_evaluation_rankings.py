@@ -88,10 +88,6 @@ def first(ranked: RankedLists) -> list[float]:
     return [each.found(1) for each in ranked.ties]
 
 
-def places(ranked: RankedLists) -> list[tuple[int, int, int] | None]:
-    return [each.first_right for each in ranked.ties]
-
-
 def test_ranks_are_those_of_sorting_by_score_and_ties_are_shared(ranker: Any) -> None:
     dialogues = [
         example(1, ["1", "3", "2"], 1), example(1, ["1", "3", "2"], 2),
@@ -99,7 +95,8 @@ def test_ranks_are_those_of_sorting_by_score_and_ties_are_shared(ranker: Any) ->
         example(1, ["2", "2.0", "5", "2"], 3), example(0, TEN, 7), example(1, ["4"], 0),
     ]  # fmt: skip
     ranked = rank_lists(ranker, dialogues, silent)
-    assert places(ranked) == [(0, 1, 1), (1, 1, 1), (2, 1, 1), (1, 3, 2), (1, 3, 2), (0, 10, 1), (0, 1, 1)]
+    places = [each.first_right for each in ranked.ties]
+    assert places == [(0, 1, 1), (1, 1, 1), (2, 1, 1), (1, 3, 2), (1, 3, 2), (0, 10, 1), (0, 1, 1)]
     assert [scores.tolist() for scores in ranked.scores[1:4]] == [[1, 3, 2], [-1, -3, -2], [2, 2, 5, 2]]
 
 

@@ -107,11 +107,9 @@ def test_a_ranker_can_do_what_its_row_says(name: str, tmp_path: Path) -> None:
 PAIRS = 64
 MOST_STEPS = 150
 OPTIONS: dict[str, dict[str, Any]] = {
-    "colbert": {"shared_encoder": True},
-    "cross": {"negatives": 7},
-    "deformer": {"upper_layers": 1},
+    "colbert": {"shared_encoder": True}, "cross": {"negatives": 7}, "deformer": {"upper_layers": 1},
     "uni": {"negatives": 7},
-}
+}  # fmt: skip
 RATES = {"colbert": 3e-3, "deformer": 2e-3}
 AT_ONCE = {"deformer": 16}  # where a step reads each context beside each reply, several small ones learn sooner
 

@@ -51,11 +51,6 @@ def runners(backend: str, precision: str, device: str) -> list[str]:
     return [" ".join(each.runner) for each in candidates(backend, precision, device)]
 
 
-def test_an_unknown_back_end_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"^unknown back-end 'tensorflow'; use one of auto, torch, openvino$"):
-        polyrank.load(tmp_path / "nothing here", backend="tensorflow")
-
-
 def test_a_missing_package_is_named_and_auto_does_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino_backend, "is_installed", lambda: False)
     base = write_base(tmp_path / "base", 0)
@@ -87,13 +82,6 @@ def test_a_gpu_is_for_torch() -> None:
 ])  # fmt: skip
 def test_auto_leaves_the_reference_only_where_it_is_worth_it(seconds: dict[str, float], chosen: str) -> None:
     assert fastest({Runner(name, "float32"): each for name, each in seconds.items()}).backend == chosen
-
-
-@pytest.mark.slow
-def test_auto_takes_the_one_that_was_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_last_be_fastest(monkeypatch)
-    base = write_base(tmp_path / "base", 0)
-    assert polyrank.load(base, backend="auto").backend == "openvino"
 
 
 @pytest.mark.slow
@@ -247,12 +235,14 @@ def quantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return quantised_checkpoint(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
 
 
+@pytest.mark.slow
 def test_auto_takes_int8_that_the_checkpoint_proves_though_it_is_not_near(quantised: Path) -> None:
     ranker = polyrank.load(quantised, backend="auto", precision="auto")
     assert (ranker.backend, ranker.precision) == ("openvino", "int8")
     assert polyrank.load(quantised, backend="torch", precision="auto").precision == "float32"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("proof", "why"), [
     ({"recall_change": (-0.004, -0.005, -0.003)}, "R@1 changes by -0.40 points, more than -0.3"),
     ({"made_for": "another"}, "was changed after it was quantised; run polyrank quantise again"),
@@ -266,6 +256,7 @@ def test_auto_leaves_out_int8_without_a_proof_and_says_so_once(
     assert told.fields["why"].endswith(why)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "cross"])
 def test_auto_takes_no_int8_that_is_unlike_float32(quantised: Path, tmp_path: Path, architecture: str) -> None:
     path = write_checkpoint(tmp_path, "mine", seed=0, architecture=architecture)
@@ -276,6 +267,7 @@ def test_auto_takes_no_int8_that_is_unlike_float32(quantised: Path, tmp_path: Pa
     assert why.startswith("its numbers are like float32's by ")
 
 
+@pytest.mark.slow
 def test_auto_takes_no_int8_whose_outputs_depend_on_their_batch(quantised: Path, monkeypatch) -> None:
     monkeypatch.setattr(trials, "_is_same_together", lambda *_: False)
     ranker = polyrank.load(quantised, backend="auto", precision="auto")

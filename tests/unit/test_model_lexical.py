@@ -36,8 +36,7 @@ def test_shared_words_rank_first_and_ties_keep_their_order() -> None:
     assert [place for place, _ in ranked] == [101, *range(101)]
     assert ranked[0][1] > 0 == ranked[1][1]
     assert lexical(last=1.0).rank("my lamp", candidates, top_k=1) == ranked[:1]
-    persona = lexical(persona=1.0).rank("hello", candidates, top_k=1, persona="I have a boat")
-    assert persona[0][0] == 100
+    assert lexical(persona=1.0).rank("hello", candidates, top_k=1, persona="I have a boat")[0][0] == 100
     assert lexical(last=1.0).rank("my lamp", []) == []
 
 

@@ -88,8 +88,7 @@ def test_words_of_turns_tell_less_where_all_candidates_share_them() -> None:
     few, many = share(evidence, *drawn, "word5"), share(evidence, "word5 word200", "word5 one", "two word200 word5")
     assert 0 < many < few < 1
     assert share(evidence) == share(evidence, "word5 word200") == 1
-    parts = [WordTable.of([text], POOL) for text in (*drawn, "word5")]
-    assert evidence.turns_share(SAID, parts) == few
+    assert evidence.turns_share(SAID, [WordTable.of([text], POOL) for text in (*drawn, "word5")]) == few
 
 
 def test_a_lexical_model_has_nothing_else_to_go_by() -> None:

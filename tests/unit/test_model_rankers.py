@@ -138,10 +138,8 @@ def test_long_texts_are_cut_to_the_lengths_it_was_made_for(minilm: LateRanker) -
 def test_its_checkpoint_refers_to_the_base(minilm: LateRanker, tmp_path: Path) -> None:
     minilm.save(tmp_path / "checkpoint")
     assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == [
-        "backbone.json",
-        "polyrank.json",
-        "tokenizer.json",
-    ]
+        "backbone.json", "polyrank.json", "tokenizer.json",
+    ]  # fmt: skip
     again = polyrank.load(tmp_path / "checkpoint")
     assert again.fingerprint == minilm.fingerprint
     assert again.rank(EATING, OTHERS) == minilm.rank(EATING, OTHERS)

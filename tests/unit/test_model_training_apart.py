@@ -168,8 +168,7 @@ def test_a_look_counts_gold_replies_ahead_of_all_that_may_count(base: Path) -> N
     turned = [dialogue(one.conversation.turns[0].text, other.response) for one, other in shifted]
     assert measured(base, turned).first == 0
     # The gold reply of the second is right for the first too: what is ahead of the first's own gold reply is no error.
-    both_right = [dialogue("w0 w1 w2", "w30 w0"), dialogue("w0 w1 w2", "w0 w1 w2")]
-    assert measured(base, both_right).first == 2
+    assert measured(base, [dialogue("w0 w1 w2", "w30 w0"), dialogue("w0 w1 w2", "w0 w1 w2")]).first == 2
 
 
 @pytest.mark.parametrize("architecture", ["bi", "cross"])

@@ -83,5 +83,4 @@ def test_a_restored_schedule_goes_on_as_the_first_one() -> None:
 
 def test_a_run_shorter_than_its_warm_up_only_rises() -> None:
     short = LearningRate("linear", 10, 5)
-    factors = [short.factor(step) for step in range(5)]
-    assert factors == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert [short.factor(step) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])

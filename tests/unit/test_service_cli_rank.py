@@ -63,10 +63,8 @@ def test_what_is_not_told_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     told["explanation"]["unexplained"] = [{"part": "second_stage", "why": "layers lie between"}]
     print_explained(told)
     assert capsys.readouterr().out.splitlines() == [
-        "not explained: second stage (layers lie between)",
-        "  1     2.500  Let me look.",
-        "  2     1.000  No.",
-    ]
+        "not explained: second stage (layers lie between)", "  1     2.500  Let me look.", "  2     1.000  No.",
+    ]  # fmt: skip
     print_explained({"results": []})
     assert capsys.readouterr().out == "there is nothing to explain\n"
 

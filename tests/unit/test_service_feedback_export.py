@@ -227,11 +227,9 @@ def test_the_command_says_what_it_wrote(capsys: pytest.CaptureFixture[str], stor
     out = tmp_path / "out"
     outcome = call(capsys, "feedback", "export", "--store", store, "--output", out)
     assert outcome.out.splitlines() == [
-        "3 rankings, 2 of them with feedback",
-        f"{out}/train.jsonl: 2 examples (1 chosen, 1 written)",
-        f"{out}/later.jsonl: 0 examples",
-        f"{out}/labels.jsonl: 0 examples",
-    ]
+        "3 rankings, 2 of them with feedback", f"{out}/train.jsonl: 2 examples (1 chosen, 1 written)",
+        f"{out}/later.jsonl: 0 examples", f"{out}/labels.jsonl: 0 examples",
+    ]  # fmt: skip
     again = call(capsys, "feedback", "export", "--store", store, "--output", out)
     assert (again.status, again.out) == (2, "")
     assert again.err == f"polyrank: --output {out} is not an empty directory; name another one\n"

@@ -393,8 +393,7 @@ def test_a_jump_before_the_log_was_opened_leaves_a_day_too(folder: Path, begin: 
     clock["time"] += 400 * log.DAY_SECONDS
     assert begin().oldest() == 0.0, "all of it seems to be too old"
     put_closed(folder, f"{files.stamped(log.time.time())}-00000000", event(2))
-    begun = begin()
-    assert begun.oldest() == 0.0, "so it does though it goes on"
+    assert begin().oldest() == 0.0, "so it does though it goes on"
     pass_seconds(clock, log.DAY_SECONDS)
     until(lambda: written(folder) == ["e2"])
 

@@ -63,13 +63,11 @@ def test_files_that_nobody_has_written_to_since_are_not_read(tmp_path: Path) -> 
 def test_events_about_what_was_not_shown_are_left_out(tmp_path: Path) -> None:
     shown = (Shown("a", 0.5), Shown(None, 0.4, "hello"))
     told = [
-        event(1, 1, reply="b"),
-        event(2, 1, reply="z"),
-        event(3, 1, kind="chosen", reply=None, text="hello"),
+        event(1, 1, reply="b"), event(2, 1, reply="z"), event(3, 1, kind="chosen", reply=None, text="hello"),
         event(4, 1, kind="chosen", reply=None, text="never shown"),
         event(5, 1, kind="edited", reply="z", text="better"),
         event(6, 1, kind="edited", reply=None, text="better"),
-    ]
+    ]  # fmt: skip
     write(tmp_path, FIRST, [ranking(1, shown=shown, below=("b",)), *told])
     [found], tally = read(tmp_path)
     assert [each.id for each in found.events] == ["e1", "e3", "e6"]

@@ -218,10 +218,8 @@ def test_without_a_file_everybody_may_do_everything(tmp_path: Path) -> None:
 def test_a_key_does_what_its_scope_says_and_admin_implies_rank(path: Path) -> None:
     fixture = Fixture(path)
     assert [fixture.call("reader"), fixture.call("boss"), fixture.call("boss", scope="admin")] == [
-        "reader",
-        "boss",
-        "boss",
-    ]
+        "reader", "boss", "boss",
+    ]  # fmt: skip
     with pytest.raises(Forbidden, match="scope admin"):
         fixture.call("reader", scope="admin")
 

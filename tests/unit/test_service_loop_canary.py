@@ -26,15 +26,9 @@ def any_number(monkeypatch: pytest.MonkeyPatch) -> None:
 def use(conversation: str | None, at: float, side: Side | None, *kinds: Kind) -> Use:
     """A ranking, and what became of it."""
     ranking = Ranking(
-        id=f"{conversation}{at}",
-        at=at,
-        generation="trial" if side == "trial" else "live",
-        revision=0,
-        fingerprint="f",
-        shown=(),
-        side=side,
-        conversation=conversation,
-    )
+        id=f"{conversation}{at}", at=at, generation="trial" if side == "trial" else "live", revision=0,
+        fingerprint="f", shown=(), side=side, conversation=conversation,
+    )  # fmt: skip
     return Use(ranking, tuple(Event(id=kind, at=at, ranking=ranking.id, kind=kind) for kind in kinds))
 
 

@@ -140,7 +140,5 @@ def test_slices_are_those_of_the_lines_or_how_long_contexts_are(tmp_path: Path) 
     lengths = ["one turn", "two to four turns", "two to four turns", "five turns or more"]
     assert slices(*turns) == [f"the context has {length}" for length in lengths]
     assert slices({**turns[0], "group": "de"}, turns[1], {**turns[2], "group": 3}) == [
-        "group is de",
-        "there is no group",
-        "group is 3",
-    ]
+        "group is de", "there is no group", "group is 3",
+    ]  # fmt: skip

@@ -310,8 +310,7 @@ def test_somebody_who_switches_at_the_last_moment_is_not_overruled(loop: Loop, m
 
     loop.reached("switch")
     monkeypatch.setattr(GenerationStore, "verify", slow)
-    run = loop.goes_on()
-    assert (run.verdict, loop.store.current()) == ("overtaken", other)
+    assert (loop.goes_on().verdict, loop.store.current()) == ("overtaken", other)
 
 
 def test_an_abort_during_the_switch_comes_too_late_for_it(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,5 +77,4 @@ def test_a_conflict_links_to_the_job() -> None:
 
 
 def test_text_that_is_not_unicode_is_replaced() -> None:
-    response = problems.from_error(InvalidInput("bad \ud800 name"), "r")
-    assert _body(response)["detail"] == "bad ? name"
+    assert _body(problems.from_error(InvalidInput("bad \ud800 name"), "r"))["detail"] == "bad ? name"

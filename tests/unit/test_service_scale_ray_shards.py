@@ -39,17 +39,13 @@ class Started:
         ]
         strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: node)
         ray = SimpleNamespace(
-            remote=lambda _: self.actors,
-            nodes=lambda: self.nodes,
-            kill=lambda _, no_restart: None,
-            exceptions=SimpleNamespace(RayError=NoRay),
-            util=SimpleNamespace(scheduling_strategies=strategies),
-        )
+            remote=lambda _: self.actors, nodes=lambda: self.nodes, kill=lambda _, no_restart: None,
+            exceptions=SimpleNamespace(RayError=NoRay), util=SimpleNamespace(scheduling_strategies=strategies),
+        )  # fmt: skip
         self.shards = RayShards(ray, "/store", None)
 
     def start(self, part: str, number: int = 0) -> tuple[Replica, str]:
-        replica = self.shards.start(part, number)
-        return replica, self.actors.nodes[-1]
+        return self.shards.start(part, number), self.actors.nodes[-1]
 
 
 def test_the_replicas_of_a_part_are_on_different_nodes_and_nodes_are_filled_alike() -> None:

@@ -72,12 +72,6 @@ def test_a_store_without_a_generation_says_what_to_do(tmp_path: Path) -> None:
     served.close()
 
 
-def test_every_part_has_its_replicas(served: ServedParts, first: Manifest) -> None:
-    for part in first.parts:
-        assert [each.body.held() for each in served.shards.of(part.name)] == [[Holding(first.id, part.name)]] * 2
-        assert served.value("shard_ready", part=part.name) == 2
-
-
 def test_another_generation_is_prepared_beside_the_first_which_goes_later(
     served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,8 +120,7 @@ async def a_moment() -> None:
 
 
 def test_outputs_come_back_in_the_order_of_the_sequences(bench: Bench) -> None:
-    done = asyncio.run(bench.run([3, 1, 2], lengths=[5, 50, 20]))
-    assert done.outputs == [6, 2, 4]
+    assert asyncio.run(bench.run([3, 1, 2], lengths=[5, 50, 20])).outputs == [6, 2, 4]
     assert asyncio.run(bench.run([])).outputs == []
 
 
@@ -247,8 +246,7 @@ def test_lanes_take_turns(bench: Bench) -> None:
 
     behind_a_batch(bench, scene)
     firsts = [each[0] for each in bench.model.batches[1:]]
-    at = firsts.index(999)
-    assert at <= 2, firsts
+    assert firsts.index(999) <= 2, firsts
     kinds = ["pair" if each < 100 else "candidate" for each in firsts if each != 999]
     assert kinds == ["candidate", "pair"] * 2 + ["pair"]
 
@@ -411,8 +409,7 @@ def test_each_refusal_in_a_row_tells_the_same_number(bench: Bench) -> None:
 
 def test_nothing_is_refused_before_the_speed_is_known_but_hopeless_work_ends_early(bench: Bench) -> None:
     before = bench.now
-    ended = outcome(bench, 1000, seconds=2.0)
-    assert isinstance(ended, TimeTooShort)
+    assert isinstance(outcome(bench, 1000, seconds=2.0), TimeTooShort)
     assert bench.now - before == pytest.approx(0.8), "after the batches that are needed to tell"
 
 

@@ -108,8 +108,7 @@ def test_half_of_the_time_is_the_trial_s_and_all_that_is_left_the_live_one_s() -
     async def note(journey: Journey) -> None:
         left.append(journey.left)
 
-    asked = Asked(trial=hang, live=note)
-    assert asked.at(0.1, seconds=0.4) == ("live", Sided("trial", "slow"))
+    assert Asked(trial=hang, live=note).at(0.1, seconds=0.4) == ("live", Sided("trial", "slow"))
     [seconds] = left
     assert 0.0 < seconds < 0.21
 

@@ -241,11 +241,9 @@ BUILT = Built()
 async def sought(runtime: Runtime, journey: Journey) -> None:
     """Search a part, together with others that do; of what it finds only times count."""
     part: Any = SimpleNamespace(
-        snapshot=SimpleNamespace(generation=BUILT),
-        scan=SimpleNamespace(status=SimpleNamespace(shares=True)),
-        scans_all=True,
-        vectors=SimpleNamespace(are_here=True),
-    )
+        snapshot=SimpleNamespace(generation=BUILT), scan=SimpleNamespace(status=SimpleNamespace(shares=True)),
+        scans_all=True, vectors=SimpleNamespace(are_here=True),
+    )  # fmt: skip
 
     async def encode(_: Journey) -> Any:
         return SimpleNamespace(encoding=SimpleNamespace(codes=np.zeros((1, 2), np.float32)))

@@ -104,8 +104,7 @@ def test_updates_from_many_threads_of_two_servers_get_a_revision_each(here: Live
             live.live.take_over()
 
     def write(n: int) -> int:
-        live = (here, there)[n % 2]
-        return live.upsert(Candidate(f"n{n % 10}", f"w{n}")).revision
+        return (here, there)[n % 2].upsert(Candidate(f"n{n % 10}", f"w{n}")).revision
 
     with ThreadPoolExecutor(10) as threads:
         followers = [threads.submit(follow, live) for live in (here, there)]
