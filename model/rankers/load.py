@@ -138,7 +138,9 @@ def load_reranker(
     return load_cross(name, device, backend, precision, disk)
 
 
-def load_teacher(name: str | Path) -> "NetworkRanker":
+def load_teacher(
+    name: str | Path, backend: str = TORCH, precision: str = FLOAT32, disk: DiskCache | None = None
+) -> "NetworkRanker":
     """Load a model of any architecture that has learnt to rank, as `load`; raises WrongKind for another."""
     require_teacher(name)
-    return cast("NetworkRanker", load(name))
+    return cast("NetworkRanker", load(name, backend=backend, precision=precision, disk=disk))

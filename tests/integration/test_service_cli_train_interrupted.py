@@ -11,8 +11,8 @@ from tiny import write_base
 from tiny_training import orders
 from warm_python import WarmPython
 
+from polyrank.model.checkpoint import card
 from polyrank.model.training.config import STATE_FILE
-from polyrank.service.cli.commands import train
 from polyrank.service.cli.output import Progress
 
 Capture = pytest.CaptureFixture[str]
@@ -79,7 +79,7 @@ def test_what_only_fits_begins_anew(capsys, monkeypatch, given: list[object], tm
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(train, "_write_card", pressed)
+        patch.setattr(card, "checkpoint_card", pressed)
         outcome = call(capsys, *given, only, "--output", tmp_path / "out")
     require_as_said(outcome, tmp_path / "out")
     assert not (tmp_path / "out").exists()
