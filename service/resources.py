@@ -75,14 +75,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What routes work with.
-
-    What follows is the same for all pools of a server:
-
-    Attributes:
-        reading: the one thread that checks requests of many values.
-        results: answers of /rank; None: they are not kept.
-    """
+    """What routes work with."""
 
     pool: str  # the name of the pool; empty where it has none
     metrics: Metrics
@@ -94,13 +87,14 @@ class Resources:
     loader: ThreadPoolExecutor  # the one thread that opens the pool's generations and switches to them
     feedback: Feedback | None  # records rankings and what becomes of them; None: nothing does
 
+    # The same for all pools of a server.
     settings: Settings
     runtime: Runtime
     engine: Engine
     trial_engine: Engine
-    reading: FairThread
+    reading: FairThread  # the one thread that checks requests of many values
     access: Access
-    results: ResultCache | None
+    results: ResultCache | None  # answers of /rank; None: they are not kept
 
     def engine_for(self, serving: Serving) -> Engine:
         """Return what ranks over a generation: a model that is not the live one's has a thread of its own."""

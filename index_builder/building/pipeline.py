@@ -310,7 +310,7 @@ def _connected(generation: str, model: Model, options: BuildOptions) -> Iterator
 def _temporary_directory(
     store: GenerationStore, generation: str, copies: Copies
 ) -> Iterator[tuple[Path, Leftover | None]]:
-    """The directory to build in, and what a killed build has left. If the block fails, both go, with copies in Redis.
+    """The directory to build in, and what a killed build has left; if the block fails, it goes, with copies in Redis.
 
     If only a lock was not free, the next build takes over the chunks, as after a kill.
     """

@@ -56,7 +56,7 @@ class Model(Protocol):
 
     @property
     def rounding(self) -> str:
-        """See above."""
+        """What rounds its numbers: the precision, and of int8 which calibration."""
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint from which the same model is loaded."""

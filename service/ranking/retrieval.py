@@ -145,13 +145,15 @@ class SearchBatch:
         except BaseException as error:  # as an executor does, so that no caller waits for ever
             # Of several one is to blame: the others must not fail with it.
             return [error] if len(searches) == 1 else [result for each in searches for result in self([each])]
-        results: list[Any] = []
-        for each, rows in zip(searches, found, strict=True):
-            try:
-                results.append(part_found(each, rows) if each.part.vectors.are_here else rows)
-            except BaseException as error:
-                results.append(error)
-        return results
+        return [_finished(each, rows) for each, rows in zip(searches, found, strict=True)]
+
+
+def _finished(search: PoolSearch, found: Found) -> Any:
+    """A frame of its own: an error holds the frame that caught it, which must not hold the whole batch."""
+    try:
+        return part_found(search, found) if search.part.vectors.are_here else found
+    except BaseException as error:
+        return error
 
 
 def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[Found]:
@@ -240,13 +242,13 @@ def _with_added(search: PoolSearch, words: PoolWords | None, allowed: _Allowed, 
         additions = None if words is None else words.added
         added = top_k(snapshot.vectors_added, search.codes, depth, allowed.added, longest, additions=additions)
         rows = np.concatenate([rows, snapshot.numbered(added.rows)])
-        if scores is not None:
-            scores = np.concatenate([scores, added.scores])
-            best = np.lexsort((rows, -scores))[:depth]
-            rows, scores = rows[best], scores[best]
+        scores = None if scores is None else np.concatenate([scores, added.scores])
     # Vectors in Redis are scored as they are now, also where a scan of the copy here has found the best.
     if scores is None or not search.part.vectors.are_here:
         rows, scores = np.sort(rows), None
+    elif len(allowed.added):
+        best = np.lexsort((rows, -scores))[: search.request.depth]
+        rows, scores = rows[best], scores[best]
     return found._replace(rows=rows, scores=scores, looked_at=found.looked_at + len(allowed.added))
 
 

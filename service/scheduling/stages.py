@@ -167,8 +167,10 @@ class Threads:
         counts as queueing.
         """
         with journey.queued():
-            done = self.submit(work if stage is None else partial(journey.measure, stage, work))
-            return await asyncio.wrap_future(done)
+            # Not named: a future that failed holds this frame, which would hold it until the garbage collector runs.
+            return await asyncio.wrap_future(
+                self.submit(work if stage is None else partial(journey.measure, stage, work))
+            )
 
     async def run_steps(self, steps: Steps[T], stage: Stage, journey: Journey) -> T:
         """Do steps, with the work of others between them."""

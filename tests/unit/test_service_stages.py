@@ -190,7 +190,33 @@ async def _parts() -> None:
     await Pool(None, SimpleNamespace(parts=parts), Journey()).texts(["a text"])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("work", [_side_by_side, _parts])
+async def _on_a_thread() -> None:
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    threads = stages.Threads("test", 1)
+    try:
+        await threads.run(fails, Journey())
+    finally:
+        threads.close()
+
+
+async def _in_a_batch() -> None:
+    held = Text()
+    _BATCHES.add(held)
+    part = SimpleNamespace(vectors=SimpleNamespace(are_here=True), held=held)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retrieval, "search", lambda searches, _threads: [SimpleNamespace() for _ in searches])
+        patch.setattr(retrieval, "part_found", lambda _search, _found: 1 / 0)
+        results = retrieval.SearchBatch("a")([SimpleNamespace(part=part)])
+    del held, part
+    raise results.pop()
+
+
+_BATCHES: WeakSet[Text] = WeakSet()
+
+
+@pytest.mark.parametrize("work", [_side_by_side, _parts, _on_a_thread, _in_a_batch])
 def test_what_failed_lets_go_of_its_request_before_the_collector_runs(work: Callable[[], Awaitable[None]]) -> None:
     watched: WeakSet[Text] = WeakSet()
 
@@ -205,6 +231,7 @@ def test_what_failed_lets_go_of_its_request_before_the_collector_runs(work: Call
         for _ in range(5):  # until those are over that were cancelled
             await asyncio.sleep(0)
         assert not watched
+        assert not _BATCHES
 
     gc.disable()
     try:

@@ -129,7 +129,7 @@ class QuantisedCodes:
 
     bytes: NDArray[np.int8]  # (P, D) int8
     steps: NDArray[np.float64]  # value of one unit of the bytes, for each code, (P,) float64
-    # Y . mu, (P,) float64; -inf for padding.
+    # y . mu, (P,) float64; -inf for padding.
     offsets: NDArray[np.float64]
     errors: NDArray[np.float64]  # |y| and |y - r| in units of the steps, (2, P) float64
     owners: NDArray[np.int64]  # the context of each code, (P,) int64
