@@ -23,9 +23,7 @@ def declared() -> dict[str, object]:
     found: dict[str, object] = {}
     for route in iter_route_contexts(app.routes):
         listed = rules(route)
-        assert len(listed) == 1, (
-            f"{route.path} has {len(listed)} access rules; give it or its router one of access.py"
-        )
+        assert len(listed) == 1, f"{route.path} has {len(listed)} access rules; give it or its router one of access.py"
         found |= {f"{method} {route.path}": listed[0] for method in route.methods or ()}
     return found
 

@@ -208,9 +208,9 @@ async def _in_a_batch() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retrieval, "search", lambda searches, _threads: [SimpleNamespace() for _ in searches])
         patch.setattr(retrieval, "part_found", lambda _search, _found: 1 / 0)
-        results = retrieval.SearchBatch("a")([SimpleNamespace(part=part)])
-    del held, part
-    raise results.pop()
+        search = SimpleNamespace(part=part)
+        del held, part
+        raise retrieval.SearchBatch("a")([search])[0]  # without a name here
 
 
 _BATCHES: WeakSet[Text] = WeakSet()
