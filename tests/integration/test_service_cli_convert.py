@@ -208,7 +208,7 @@ def test_names_in_a_file_do_nothing_to_a_terminal(capsys: Capture, tmp_path: Pat
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     with (tmp_path / "in.json").open("w") as file:
         file.write("[")
-        for _ in range(30_000):
+        for _ in range(100_000):
             file.write(f"{json.dumps(SHAREGPT[0])},")
         file.write(f"{json.dumps(SHAREGPT[1])}]")
     process = start("convert", tmp_path / "in.json", "--output", tmp_path / "out")

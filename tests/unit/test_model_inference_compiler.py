@@ -273,8 +273,10 @@ def test_other_weights_and_another_number_of_threads_are_compiled_for_themselves
     path, other = checkpoint(tmp_path), checkpoint(tmp_path, seed=1)
     load(path, backend="openvino", precision="float32", disk=disk)
     load(other, backend="openvino", precision="float32", disk=disk)
+    before = torch.get_num_threads()
     monkeypatch.setattr(threads, "_chosen", 3)
     load(path, backend="openvino", precision="float32", disk=disk)
+    torch.set_num_threads(before)  # it was told
     assert len(unread) == 3
 
 
