@@ -1,8 +1,8 @@
 """What the latest rankings have shown, so that an event about anything else is known when it comes.
 
 A process knows what it has written itself. What other processes of its host have written it reads from their files when
-an event asks for it. Of rankings of other hosts, of those from before it began, and of those that it has forgotten, it
-knows nothing: whoever reads the log checks them.
+an event asks for it, those of the minute before it began too: a worker that was killed may have lost some. Of rankings
+of other hosts, of older ones, and of those that it has forgotten, it knows nothing: whoever reads the log checks them.
 """
 
 import os
@@ -21,6 +21,7 @@ from polyrank.service.feedback.records import RANKING, RANKINGS, Event, Ranking,
 MOST_RANKINGS: Final = 20_000
 MOST_REPLIES: Final = 20 * MOST_RANKINGS
 _MOST_BYTES = 4 << 20  # of a file are read at a time; what is older is forgotten
+_BEFORE_SECONDS = 60.0  # a ranking is in a file long before, unless it is lost
 
 
 class _Shown(NamedTuple):
@@ -39,12 +40,12 @@ class ShownReplies:
         self._shown: OrderedDict[str, _Shown] = OrderedDict()
         self._replies = 0
         self._read: dict[str, int] = {}  # how many bytes of the lines of each file of this host
-        self._finished = set(self._names())
+        self._since = time.time() - _BEFORE_SECONDS  # of rankings asked for later all are known that are in a file
+        self._finished = set(self._names()) - set(files.names(folder, self._since))
         for name in [*self._finished]:
             with suppress(FileNotFoundError):
                 self._read[name] = (folder / f"{name}{OPEN}").stat().st_size
         self._finished -= {*self._read}
-        self._since = time.time()  # of rankings that were asked for later, all are known that are in a file
 
     def note(self, ranking: Ranking) -> None:
         """Know a ranking that is in a file; forgets the oldest where there are too many."""

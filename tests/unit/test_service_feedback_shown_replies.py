@@ -55,8 +55,22 @@ def test_an_event_is_about_what_was_shown_or_it_is_not(folder: Path) -> None:
     assert known.has_shown(event(textless, text="hello")), "nobody knows what it said"
 
 
+def test_of_the_minute_before_it_began_it_knows_what_a_killed_process_has_written_and_what_it_has_lost(
+    folder: Path,
+) -> None:
+    written, closed, lost = (ranking(at=time.time() - 5) for _ in range(3))
+    left, ended = Growing(folder), Growing(folder)
+    append(left, written)
+    append(ended, closed)
+    ended.close()
+    known = ShownReplies(folder)
+    known.catch_up(None)
+    assert [known.lacks(each.id) for each in (written, closed, lost)] == [False, False, True]
+    assert not known.has_shown(event(lost, reply="a"))
+
+
 def test_what_others_write_is_read_when_it_is_asked_for(folder: Path) -> None:
-    old, later = ranking(at=time.time() - 5), [ranking() for _ in range(4)]
+    old, later = ranking(at=time.time() - 65), [ranking() for _ in range(4)]
     before, closed = Growing(folder), Growing(folder)
     append(before, old)
     known = ShownReplies(folder)
