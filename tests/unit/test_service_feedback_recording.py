@@ -33,7 +33,7 @@ def test_what_is_written_counts_though_nobody_waits_for_it(tmp_path: Path, monke
     recorded = Feedback(tmp_path, None, 30, 1 << 20, Metrics())
 
     async def give_up() -> None:
-        one, other = (recorded.identity.ranking_id(time.time() - 60) for _ in range(2))
+        one, other = (recorded.identity.ranking_id(time.time() - 120) for _ in range(2))
         being_written = asyncio.create_task(recorded.add(events(one, MOST_EVENTS)))
         assert await asyncio.to_thread(reached.wait, 30)
         waiting = asyncio.create_task(recorded.add(events(other, MOST_EVENTS)))
@@ -66,7 +66,7 @@ def test_what_cannot_be_written_uses_up_nothing(tmp_path: Path, monkeypatch: pyt
 
     async def try_again() -> None:
         nonlocal is_full
-        one, other = (recorded.identity.ranking_id(time.time() - 60) for _ in range(2))
+        one, other = (recorded.identity.ranking_id(time.time() - 120) for _ in range(2))
         for _ in range(3):
             with pytest.raises(DiskFull):
                 await recorded.add(events(one, MOST_EVENTS), "key")
