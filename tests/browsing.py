@@ -92,7 +92,8 @@ def tokens_shown(page: Page) -> list[tuple[float, float, str]]:
     """Number, share of the full colour, and kind of each token of the conversation, as it is drawn; marks have no
     colour."""
     drawn = page.locator(".strips li > *").evaluate_all(
-        "all => all.map(each => [each.querySelector('b').innerText, each.style.getPropertyValue('--share'), each.className])"  # noqa: E501
+        "all => all.map(each => [each.querySelector('b').innerText, each.style.getPropertyValue('--share'),"
+        " each.className])"
     )
     return [(float(text.replace("\N{MINUS SIGN}", "-")), float(share or 0), kind) for text, share, kind in drawn]
 

@@ -54,6 +54,6 @@ def write_base(directory: Path, seed: int, more: Sequence[str] = ()) -> Path:
 def write_checkpoint(parent: Path, name: str, seed: int, **fields: object) -> Path:
     """A checkpoint `parent/name`, its base beside it; fields are those of the config."""
     base = write_base(parent / f"{name}-base", seed)
-    config = ModelConfig(base_name="tiny", **{"max_context_tokens": 40, "max_candidate_tokens": 16, **fields})  # type: ignore[arg-type]
+    config = ModelConfig(base_name="tiny", **{"max_context_tokens": 40, "max_candidate_tokens": 16, **fields})
     polyrank.from_base(str(base), config).save(parent / name)
     return parent / name

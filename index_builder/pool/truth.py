@@ -10,7 +10,7 @@ true false, wahr falsch, vrai faux, verdadero falso, vero falso, verdadeiro fals
 yes no, ja nein, oui non, sí no, si no, sì no, sim não, sim nao, ja nee, ja nej, ja nei, tak nie, так ні, да нет, да не,
 da ne, da nu, ano ne, áno nie, kyllä ei, igen nem, evet hayır, ναι οχι, כן לא, نعم لا, có không, ya tidak, はい いいえ,
 是 否, 예 아니오, 예 아니요
-"""  # noqa: RUF001
+"""  # noqa: RUF001  # letters of other scripts that look like Latin ones
 # Turkish letters without case are others than in English.
 _SAID = [folded_line(pair).split() for said in _PAIRS.split(",") for pair in (said, said.replace("\u0131", "i"))]
 _FALSE = frozenset(false for _, false in _SAID) | {"0", "0.0", "f", "n"}

@@ -60,6 +60,7 @@ def _converted(module: nn.Module, example: tuple[Tensor, ...]) -> "ov.Model":
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     with _one_thread, torch.inference_mode(), _quiet():
+        # torch has no type for it.
         scripted: Any = torch.jit.trace(module.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]
         # What `openvino.convert_model` does, without its telemetry.
         frontend = FrontEndManager().load_by_framework("pytorch")

@@ -156,11 +156,6 @@ def _shared(factors: Factors, table: WordTable) -> dict[str, float]:
     }
 
 
-def weighted_sum(context: ReadContext, table: WordTable, weights: Factors) -> NDArray[np.float64]:
-    """Return the sum of the features by their weights for each row, (N,); features without a weight count 0."""
-    return _asked(context, table.statistics, weights).sums(table)
-
-
 class _Asked(NamedTuple):
     """What a context asks of every table with the same statistics."""
 
@@ -201,4 +196,4 @@ def _asked(context: ReadContext, statistics: Statistics, weights: Factors) -> _A
 
 def feature_table(context: ReadContext, table: WordTable) -> NDArray[np.float64]:
     """Return each feature of each row by itself, (N, F), in the order of FEATURES."""
-    return np.column_stack([weighted_sum(context, table, {name: 1.0}) for name in FEATURES])
+    return np.column_stack([_asked(context, table.statistics, {name: 1.0}).sums(table) for name in FEATURES])

@@ -123,11 +123,6 @@ def bm25_weights(counts: WordCounts, average_length: float) -> NDArray[np.float3
 NewArray = Callable[[str, tuple[int, ...], DTypeLike], NDArray[Any]]
 
 
-def in_memory(_name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Make an array in memory; a NewArray."""
-    return np.empty(shape, dtype)
-
-
 class TableInParts:
     """A table that is made of tables of its parts. It equals, to the bit, the one of all texts at once.
 
@@ -143,7 +138,7 @@ class TableInParts:
         keys: NDArray[np.uint64],
         frequencies: NDArray[np.int64],
         count: int,
-        new_array: NewArray = in_memory,
+        new_array: NewArray = lambda _name, shape, dtype: np.empty(shape, dtype),
     ) -> None:
         entries = int(frequencies.sum())
         self._arrays = {

@@ -14,6 +14,7 @@ if the context of the second begins with the last two turns of the first, or mor
 Persona counts for nothing here: in many files it is that of the side that replies, which alternates.
 """
 
+import struct
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -169,7 +170,8 @@ class ConversationFinder:
             said, beginnings, relation = [], [hash64(example.dialogue.encode())], _APART
         else:
             said = self._hashed([*(turn.text for turn in example.conversation.turns), example.response])
-            beginnings = list(accumulate(said, _hash_on, initial=0))[1:]
+            both = accumulate(said, lambda one, other: hash64(struct.pack("<QQ", one, other)), initial=0)
+            beginnings = list(both)[1:]
             relation = self._relation(said)
         self._said = said
         self._named.append(bool(example.dialogue))
@@ -209,10 +211,6 @@ class ConversationFinder:
             return _GROWN
         shared = range(2, min(before, len(said) - 1) + 1)
         return _MOVED if any(self._said[-turns:] == said[:turns] for turns in shared) else _APART
-
-
-def _hash_on(before: int, key: int) -> int:
-    return hash64(before.to_bytes(8, "little") + key.to_bytes(8, "little"))
 
 
 def _by_beginnings(active: Places, keys: Keys, starts: Places, lengths: Places, found: Keys) -> Places:

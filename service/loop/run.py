@@ -106,7 +106,7 @@ def abort(root: Path, within_seconds: float) -> Run | None:
     run = runs.latest()
     if run is None or run.verdict is not None:
         return None
-    runs.ask_to_end(run.id)
+    runs.abort_file(run.id).touch()
     try:
         with runs.alone(within_seconds):
             run = runs.read(run.id)
@@ -183,7 +183,7 @@ class _Work:
 
         Raises _Anew where what it learns from was erased.
         """
-        if self._runs.is_asked_to_end(self._run.id):
+        if self._runs.abort_file(self._run.id).exists():
             raise _aborted(self._run)
         if self._runs.is_to_collect_anew(self._run):
             raise _Anew

@@ -36,7 +36,7 @@ from polyrank.model.inputs import open_input, read_input
 from polyrank.service.errors import LoopBusy, LoopFailed
 
 STATE_FILE, GATE_FILE, BUILD_FILE = "state.json", "gate.json", "build.json"
-_ABORT_FILE, _ANEW_FILE = "abort", "anew"
+_ANEW_FILE = "anew"
 DATA, MODEL, FITTED, EXAMPLES_FILE = "data", "model", "fitted", "examples.npy"
 POOL_FILE, HARD_FILE, MINED_FILE = "pool.jsonl", "hard.jsonl", "mined.jsonl"
 STAGES: Final = ("collect", "train", "gate", "build", "canary", "switch", "watch")
@@ -192,13 +192,9 @@ class Runs:
         with locked(self.stage_lock):
             pass  # it has ended
 
-    def ask_to_end(self, run: str) -> None:
-        """Ask the process that runs it to end."""
-        (self.path(run) / _ABORT_FILE).touch()
-
-    def is_asked_to_end(self, run: str) -> bool:
-        """Whether somebody has asked so."""
-        return (self.path(run) / _ABORT_FILE).exists()
+    def abort_file(self, run: str) -> Path:
+        """Return the file whose presence asks the process that runs it to end."""
+        return self.path(run) / "abort"
 
     def leave_out(self, erased: Set[str]) -> bool:
         """Have the run that may learn from conversations of these names collect again; returns whether there is one.

@@ -55,7 +55,7 @@ _TURNING = frozenset(
     không chưa chẳng đừng chỉ trừ hơn ít trước sau đến từ nếu
     tidak bukan belum jangan tanpa hanya kecuali lebih kurang sebelum sesudah setelah sampai jika
     안 못 않 없이 만 제외 이상 이하 이전 이후 까지 부터
-    """)  # noqa: RUF001
+    """)  # noqa: RUF001  # letters of other scripts that look like Latin ones
 )
 # Pieces of scripts without spaces that do so: Chinese, Japanese, Thai.
 _TURNING_PIECE = regex.compile(

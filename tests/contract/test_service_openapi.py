@@ -112,7 +112,7 @@ def test_answers_headers_are_described(document: dict[str, Any]) -> None:
     for name, operation in operations(document).items():
         for status, answer in operation["responses"].items():
             assert "X-Request-ID" in answer["headers"], f"{name} {status}"
-    own = served_models.headers_of(SimpleNamespace(state=SimpleNamespace(arrived=0.0)), {}, 0, "f", "g")  # type: ignore[arg-type]
+    own = served_models.headers_of(SimpleNamespace(state=SimpleNamespace(arrived=0.0)), {}, 0, "f", "g")
     for path in ("/rerank", "/v1/rerank", "/v2/rerank", "/v1/embeddings", "/embeddings", "/embed", "/similarity"):
         described = document["paths"][path]["post"]["responses"]["200"]["headers"]
         assert set(described) == {*own, "X-Request-ID"}, path

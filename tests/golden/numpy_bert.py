@@ -108,7 +108,7 @@ def reduced_terms(kind: str, m: int, states: Array) -> list[Array]:
     """What each token adds to the reduced vector: their sum is it (Humeau et al. 4.2, and sentence-transformers')."""
     count = len(states)
     if kind == "max":
-        best = [max(range(count), key=lambda j, d=d: states[j, d]) for d in range(states.shape[1])]  # type: ignore[misc]
+        best = [max(range(count), key=lambda j, d=d: states[j, d]) for d in range(states.shape[1])]
         return [np.array([states[j, d] if best[d] == j else 0.0 for d in range(states.shape[1])]) for j in range(count)]
     share = {
         "first": lambda j: 1.0 if j == 0 else 0.0,

@@ -50,7 +50,7 @@ def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def rows(ranker: LateRanker, backbone: Backbone, ids: list[int], attended: int) -> list[list[float]]:
     """The unit vectors of one sequence of which the first `attended` tokens are attended to, without padding."""
-    weight = ranker.encoder.projection.weight.detach().double()  # type: ignore[union-attr, operator]
+    weight = ranker.encoder.projection.weight.detach().double()
     with torch.inference_mode():
         states = backbone.transformer(
             input_ids=torch.tensor([ids]),

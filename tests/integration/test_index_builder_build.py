@@ -105,7 +105,7 @@ def test_a_recall_that_is_not_reached_publishes_nothing(root: Path) -> None:
 ])  # fmt: skip
 def test_an_index_that_cannot_be_built_costs_no_encoding(root: Path, index: str, why: str) -> None:
     encoder = HashEncoder()
-    encoder.encode_candidates = lambda *_: pytest.fail("encoded")  # type: ignore[method-assign]
+    encoder.encode_candidates = lambda *_: pytest.fail("encoded")
     with pytest.raises(InvalidInput, match=why):
         build(encoder, pool(40), root, BuildOptions(index=index))
 
@@ -144,7 +144,7 @@ def test_the_pool_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     seen: list[int] = []
     encoder = HashEncoder()
     encode = encoder.encode_candidates
-    encoder.encode_candidates = lambda ids, on_done=None: (seen.append(len(ids)), encode(ids, on_done))[1]  # type: ignore[method-assign]
+    encoder.encode_candidates = lambda ids, on_done=None: (seen.append(len(ids)), encode(ids, on_done))[1]
     build(encoder, iter(pool(1000)), tmp_path)
     assert max(seen) == 64
     assert sum(seen) == 1000

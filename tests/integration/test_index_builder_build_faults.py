@@ -158,7 +158,7 @@ def test_what_float16_cannot_hold_float32_can(root: Path) -> None:
 def test_vectors_of_another_dimension_are_refused(root: Path) -> None:
     encoder = HashEncoder()
     encode = encoder.encode_candidates
-    encoder.encode_candidates = lambda *given: encode(*given)[:, :5]  # type: ignore[method-assign]
+    encoder.encode_candidates = lambda *given: encode(*given)[:, :5]
     with pytest.raises(BuildError, match=r"vectors of shape \(3, 5\), not \(3, 8\)"):
         build(encoder, pool(3, "other "), root)
     assert_untouched(root)
@@ -173,7 +173,7 @@ def test_unknown_options_are_told_before_anything_is_read(root: Path, options: d
         yield
 
     with pytest.raises(InvalidInput, match=reason):
-        build(HashEncoder(), never(), root, BuildOptions(**options))  # type: ignore[arg-type]
+        build(HashEncoder(), never(), root, BuildOptions(**options))
     assert_untouched(root)
 
 

@@ -61,6 +61,7 @@ def test_kills_leave_the_old_or_the_new_generation(tmp_path: Path, seed: int, ki
         told.active = check(root, told)
         switched += told.active != before
     nursery.close()
+    # pytest shows it where the test fails.
     print(f"seed {seed}, kills by step: {dict(killer.hits)}, another generation active after {switched} of {kills}")  # noqa: T201
     assert sum(killer.hits.values()) == kills
     assert all(killer.hits[step] >= kills // 20 for step in STEPS), killer.hits

@@ -97,6 +97,7 @@ def test_kills_lose_no_acknowledged_update(tmp_path: Path, seed: int, kills: int
         killer.strike(number, lambda step: UPDATES_A_COMPACTION if step == "update" else 1)
         check(root, told)
     nursery.close()
+    # pytest shows it where the test fails.
     print(f"seed {seed}, kills by step: {dict(killer.hits)}, {told.acknowledged} updates acknowledged")  # noqa: T201
     assert all(killer.hits[step] >= kills // 20 for step in STEPS), killer.hits
     # Whatever was left does not stop the next ones.

@@ -111,7 +111,7 @@ def test_builders_of_a_server_over_shards_take_the_lease_in_redis_and_copy_no_ve
 ) -> None:
     monkeypatch.setattr(settings, "why_unusable", lambda _: None)  # whether Ray is installed here or not
     root, store = tmp_path / "store", GenerationStore(tmp_path / "store")
-    server = Settings(store=root, cluster="auto", redis_url=redis_tcp_url)  # type: ignore[arg-type]
+    server = Settings(store=root, cluster="auto", redis_url=redis_tcp_url)
     told = {name: value for name, value in _environment(server, Runner(AUTO, AUTO)).items() if name not in os.environ}
     request = JobRequest(pool=(write_pool(tmp_path / "p.jsonl", 5),), model=str(checkpoints / "poly"))
     assert run(builder, root, request, **told)[1] == 0
@@ -197,6 +197,7 @@ def test_kills_leave_the_old_or_the_new_generation(builder: Builder, root: Path,
         for each in store.ids():
             store.verify(each)
         assert isinstance(polyrank.load(served.model_directory), polyrank.LateRanker)
+    # pytest shows it where the test fails.
     print(f"seed 20261121, killed at stages {stages}")  # noqa: T201
     assert len(set(stages)) > 1
     last, status, _ = run(builder, root, request)

@@ -112,7 +112,7 @@ def test_a_server_ranks_as_rank_does_and_explains_every_score(
     trained: Path, store: Path, tmp_path: Path, backend: str
 ) -> None:
     ids = list(POOL)
-    wanted = {ids[at]: score for at, score in polyrank.load(trained).rank(SAID, [*POOL.values()])}  # type: ignore[union-attr]
+    wanted = {ids[at]: score for at, score in polyrank.load(trained).rank(SAID, [*POOL.values()])}
     with served(store, tmp_path, backend) as client:
         for more in ({"exact": True}, {"candidates": [{"id": id, "text": text} for id, text in POOL.items()]}):
             answer = ask(client, "/rank", top_k=99, **more)

@@ -162,7 +162,7 @@ def test_the_log_names_the_key_and_never_shows_it(server: Served, caplog: pytest
     ):
         status(server, route, key)
     until(lambda: len([each for each in caplog.records if each.message == "request"]) == 4)
-    fields = [each.fields for each in caplog.records if each.message == "request"]  # type: ignore[attr-defined]
+    fields = [each.fields for each in caplog.records if each.message == "request"]
     assert [(each["status"], each.get("key")) for each in fields] == [
         (200, "reader"), (403, "reader"), (401, None), (200, None),
     ]  # fmt: skip

@@ -82,7 +82,7 @@ def test_training_leaves_a_checkpoint_that_ranks(checkpoint: Path) -> None:
 
 
 def test_half_precision_stays_close(checkpoint: Path, tmp_path: Path) -> None:
-    build_store(tmp_path, candidates(POOL), ranker=loaded(checkpoint), dtype="float16")  # type: ignore[arg-type]
+    build_store(tmp_path, candidates(POOL), ranker=loaded(checkpoint), dtype="float16")
     found = rank(open_serving(tmp_path, load=polyrank.load), request_of(" ".join(SAID), top_k=99))
     wanted = {f"c{at}": score for at, score in loaded(checkpoint).rank(" ".join(SAID), TEXTS)}
     assert {str(place.id): place.score for place in found.places} == pytest.approx(wanted, abs=0.02)
@@ -123,7 +123,7 @@ def test_every_way_ranks_as_rank_does(checkpoint: Path, tmp_path: Path, redis_ur
 
 @contextmanager
 def served(store: Path, backend: str, **more: Any) -> Iterator[TestClient]:
-    settings = Settings(store=store, threads=1, max_timeout_ms=60_000, backend=backend, **more)  # type: ignore[arg-type]
+    settings = Settings(store=store, threads=1, max_timeout_ms=60_000, backend=backend, **more)
     with TestClient(create_app(settings)) as client:
         assert client.get("/info").json()["model"]["backend"] == backend
         yield client
@@ -148,7 +148,7 @@ def assert_all_ways(here: TestClient, checkpoint: Path, texts: dict[str, str]) -
 def cached(here: TestClient, result: str) -> float:
     """How many vectors Redis had or had not."""
     labels = {"tier": "redis", "result": result}
-    registry = here.app.state.resources.metrics.registry  # type: ignore[attr-defined]
+    registry = here.app.state.resources.metrics.registry
     return float(registry.get_sample_value("polyrank_cache_requests_total", labels) or 0)
 
 

@@ -38,7 +38,7 @@ def batch(client: TestClient, *requests: Any, **fields: Any) -> list[dict[str, A
 
 
 def metric(client: TestClient, name: str, **labels: str) -> float:
-    registry = client.app.state.resources.metrics.registry  # type: ignore[attr-defined]
+    registry = client.app.state.resources.metrics.registry
     return float(registry.get_sample_value(f"polyrank_{name}", labels) or 0.0)
 
 
@@ -77,7 +77,7 @@ def test_each_is_refused_alone(client: TestClient) -> None:
 
 
 def test_contexts_share_forward_passes(client: TestClient) -> None:
-    ranker = client.app.state.resources.live.require().ranker  # type: ignore[attr-defined]
+    ranker = client.app.state.resources.live.require().ranker
     assert isinstance(ranker, WordRanker)
     passes: list[int] = []
 
@@ -91,7 +91,7 @@ def test_contexts_share_forward_passes(client: TestClient) -> None:
 
 
 def test_a_time_that_is_over_is_that_of_one_entry(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranker = client.app.state.resources.live.require().ranker  # type: ignore[attr-defined]
+    ranker = client.app.state.resources.live.require().ranker
     before = metric(client, "rejected_total", reason="deadline")
     steps = type(ranker).context_steps
 
@@ -108,7 +108,7 @@ def test_a_time_that_is_over_is_that_of_one_entry(client: TestClient, monkeypatc
 
 
 def test_what_fails_unforeseen_fails_alone(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = client.app.state.resources.engine  # type: ignore[attr-defined]
+    engine = client.app.state.resources.engine
     rank = engine.rank
 
     async def broken(serving: Any, request: Any, journey: Any) -> Any:
@@ -162,7 +162,7 @@ def test_naming_what_is_wrong_with_all_is_bounded_as_for_one(client: TestClient,
 def test_checking_ends_with_the_time_of_the_batch(client: TestClient) -> None:
     """What another request has checked on the one thread for that holds it up no longer than it may take."""
     over = threading.Event()
-    reading = client.app.state.resources.reading  # type: ignore[attr-defined]
+    reading = client.app.state.resources.reading
     reading._thread.submit(over.wait)
     try:
         answer = client.post(PATH, json={"requests": [{"context": "w1"}] * 3, "timeout_ms": 50})

@@ -92,7 +92,7 @@ def test_many_texts_are_compared_part_by_part(served: tuple[TestClient, Classifi
         assert alone == pytest.approx(own, abs=1e-5)
     if not classifier.network.retrieves:
         return
-    held = client.app.state.resources.runtime.classifier  # type: ignore[attr-defined]
+    held = client.app.state.resources.runtime.classifier
     monkeypatch.setattr(held.network, "class_logits", lambda *sent: sizes.append(len(sent[1].first)) or compared(*sent))
     told(client, context="w1 w2", texts=TEXTS)
     assert sizes == [3, 1]

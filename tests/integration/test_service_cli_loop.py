@@ -231,7 +231,7 @@ def test_a_compaction_as_a_stage_begins_is_followed(capsys: Capture, folder: Pat
     def late(work: _Work, name: str, *arguments: object) -> None:
         if store.current() == live.id:
             store.make_copy_active(live.id, store.manifest(copy))
-        begin(work, name, *arguments)  # type: ignore[arg-type]
+        begin(work, name, *arguments)
 
     monkeypatch.setattr(_Work, "_child", late)
     ended = call(capsys, "loop", "run", "--config", write_config(folder, mine=["--depth", "0"]))

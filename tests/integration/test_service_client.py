@@ -37,7 +37,7 @@ def client(api: TestClient) -> Iterator[polyrank.Client]:
 def test_ranking(client: polyrank.Client) -> None:
     ranking = client.rank("w1 w2", top_k=3, timeout_ms=5000)
     assert [reply.rank for reply in ranking.results] == [1, 2, 3]
-    assert ranking.generation == client.index().active.id  # type: ignore[union-attr]
+    assert ranking.generation == client.index().active.id
     sent = client.rank(["w1", {"role": "user", "text": "w2"}], candidates=["w1", {"id": "x", "text": "w2"}])
     assert {reply.index for reply in sent.results} == {0, 1}
 
@@ -77,7 +77,7 @@ def test_a_batch(client: polyrank.Client) -> None:
     assert isinstance(first, RankOut)
     assert isinstance(second, polyrank.RequestWrong)
     assert (second.status, second.findings[0].where) == (422, "top_k")
-    assert len(third.results) == 2  # type: ignore[union-attr]
+    assert len(third.results) == 2
 
 
 def test_stored_candidates(client: polyrank.Client) -> None:
@@ -124,11 +124,11 @@ def test_updates_and_a_rebuild(client: polyrank.Client) -> None:
     assert client.delete(["new", "absent"]).missing_ids == ["absent"]
     job = client.rebuild(candidates=[{"id": f"c{n}", "text": f"w{n}"} for n in range(5)])
     *_, last = client.watch(job.id, every_s=0.05)
-    assert (last.state, last.generation) == ("succeeded", client.index().active.id)  # type: ignore[union-attr]
+    assert (last.state, last.generation) == ("succeeded", client.index().active.id)
     assert client.jobs()[0].id == job.id
     assert client.cancel(job.id).state == "succeeded"
-    assert client.rollback().active.id == before.id  # type: ignore[union-attr]
-    assert client.activate(str(last.generation)).active.id == last.generation  # type: ignore[union-attr]
+    assert client.rollback().active.id == before.id
+    assert client.activate(str(last.generation)).active.id == last.generation
 
 
 def test_asyncio_over_a_socket(tmp_path: Path) -> None:

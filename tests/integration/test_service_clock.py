@@ -40,7 +40,7 @@ def jump(monkeypatch: pytest.MonkeyPatch) -> Jump:
     def jumping(seconds: float) -> None:
         class Shifted(datetime):
             @classmethod
-            def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            def now(cls, tz: tzinfo | None = None) -> datetime:
                 return datetime.now(tz) + timedelta(seconds=seconds)
 
         monkeypatch.setattr(time, "time", lambda: real() + seconds)

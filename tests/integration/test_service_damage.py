@@ -180,6 +180,7 @@ def test_no_damage_to_a_generation_or_the_pointer_is_ever_served(built: Path, tm
             told = damage(root / "generations" / new / name, chance)
             assert_gives_way(root, old, new, told, before)
         shutil.rmtree(root)
+    # pytest shows it where the test fails.
     print(f"seed {SEED}, {sum(done.values())} mutations:")  # noqa: T201
     print("\n".join(f"{count:3} {what}" for what, count in sorted(done.items())))  # noqa: T201
     assert sum(done.values()) == MUTATIONS

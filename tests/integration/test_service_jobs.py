@@ -65,11 +65,11 @@ class Api:
         return str(self.client.get("/index").json()["active"]["id"])
 
     def count(self, state: str) -> float:
-        registry = self.client.app.state.resources.metrics.registry  # type: ignore[attr-defined]
+        registry = self.client.app.state.resources.metrics.registry
         return float(registry.get_sample_value("polyrank_build_jobs_total", {"state": state}))
 
     def last_success(self) -> float:
-        registry = self.client.app.state.resources.metrics.registry  # type: ignore[attr-defined]
+        registry = self.client.app.state.resources.metrics.registry
         return float(registry.get_sample_value("polyrank_build_last_success_timestamp_seconds"))
 
     def litter(self) -> list[str]:
@@ -268,7 +268,7 @@ def test_the_model_that_serves_is_built_with_by_the_back_end_that_was_chosen_for
 ) -> None:
     names = "*(os.environ[f'POLYRANK_{name}'] for name in ('BACKEND', 'PRECISION'))"
     stub(f"import os; print('by', {names}, file=sys.stderr); sys.exit(3)")
-    ranker = api.client.app.state.resources.live.current.ranker  # type: ignore[attr-defined]
+    ranker = api.client.app.state.resources.live.current.ranker
     for precision in ("bfloat16", "int8"):
         ranker.backend, ranker.precision = "openvino", precision
         same = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
@@ -285,7 +285,7 @@ def test_a_builder_that_dies_leaves_its_last_line_and_the_log_has_all(
         job = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
     assert (job["state"], job["error"]) == ("failed", "the builder ended with status 3: and another")
     [told] = [record for record in caplog.records if record.message == "rebuild ended"]
-    assert told.fields["said"] == "the last line; and another"  # type: ignore[attr-defined]
+    assert told.fields["said"] == "the last line; and another"
     assert api.litter() == []
 
 

@@ -262,14 +262,14 @@ def test_texts_are_kept_with_their_rows(tmp_path: Path, ranker: WordRanker, redi
     serving = open_serving(tmp_path, caches=caches)
     wanted = expected(serving)
     assert_same(rank(serving, sent), wanted)
-    serving.ranker.represent_candidate_batch = lambda *_: pytest.fail("encoded")  # type: ignore[method-assign]
+    serving.ranker.represent_candidate_batch = lambda *_: pytest.fail("encoded")
     assert_same(rank(serving, sent), wanted)  # from memory
     caches.close()
     assert caches.server is not None
     caches.server._writer.shutdown(wait=True)
     others = Caches(settings, Metrics())
     other = open_serving(tmp_path, caches=others)
-    other.ranker.represent_candidate_batch = lambda *_: pytest.fail("encoded")  # type: ignore[method-assign]
+    other.ranker.represent_candidate_batch = lambda *_: pytest.fail("encoded")
     assert_same(rank(other, sent), wanted)  # from Redis
     others.close()
 

@@ -26,7 +26,7 @@ class Fragile:
         self.broken: Callable[[], BaseException | None] = lambda: None
         self.gate = threading.Event()
         self.gate.set()
-        self.ranker.encode_contexts = self._encode  # type: ignore[method-assign]
+        self.ranker.encode_contexts = self._encode
 
     def _encode(self, contexts: list[list[int]]) -> Any:
         assert self.gate.wait(10)

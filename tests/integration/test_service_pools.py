@@ -263,7 +263,7 @@ class Heard(logging.Handler):
         self.lines: list[tuple[str, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append((POOL.get(), record.fields["route"]))  # type: ignore[attr-defined]
+        self.lines.append((POOL.get(), record.fields["route"]))
 
 
 def test_the_log_names_the_pool_of_each_request_of_a_connection(server: Served, caplog) -> None:

@@ -140,7 +140,7 @@ def test_info_tells_what_runs_and_how_it_was_chosen(client: TestClient, monkeypa
     told = client.get("/info").json()
     assert (told["model"]["backend"], told["model"]["precision"], told["model"]["choice"]) == ("torch", "float32", None)
     choice = Choice({"torch float32": 31.2}, {"openvino bfloat16, contexts": "a text's output depends on its batch"})
-    held = client.app.state.resources  # type: ignore[attr-defined]
+    held = client.app.state.resources
     monkeypatch.setattr(held.live.current.ranker, "precision", "bfloat16")
     monkeypatch.setattr(type(held.live.current.ranker), "choice", choice)
     monkeypatch.setattr(held.runtime.scorer, "precision", "float16")

@@ -30,7 +30,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
         def started(redis_url: str | None) -> Served:
             source = {} if redis_url is None else {"redis_url": redis_url, "vectors": "redis", "vector_cache_mb": 0}
-            return stack.enter_context(serve(create_app(Settings(store=tmp_path, **source), load)))  # type: ignore[arg-type]
+            return stack.enter_context(serve(create_app(Settings(store=tmp_path, **source), load)))
 
         yield started
 

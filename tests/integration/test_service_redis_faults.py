@@ -67,7 +67,7 @@ class World:
         self.old = build_store(root, pool(60, seed=1), index="flat", redis_url=process.url)
         self.generation = build_store(root, pool(60), index="flat", redis_url=process.url)
         fields: dict[str, Any] = {"vectors": "redis", "vector_cache_mb": 0, "result_cache_mb": 0}
-        settings = Settings(store=root, redis_url=proxy.url, result_cache_ttl_s=60, **fields)  # type: ignore[arg-type]
+        settings = Settings(store=root, redis_url=proxy.url, result_cache_ttl_s=60, **fields)
         self.server = stack.enter_context(serve(create_app(settings, load)))
 
     def ask_all(self) -> list[str]:

@@ -33,7 +33,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def started(redis_url: str | None = None, **fields: Any) -> Served:
-            settings = Settings(store=tmp_path, redis_url=redis_url, **{"vector_cache_mb": 0, **fields})  # type: ignore[arg-type]
+            settings = Settings(store=tmp_path, redis_url=redis_url, **{"vector_cache_mb": 0, **fields})
             return stack.enter_context(serve(create_app(settings, load)))
 
         yield started

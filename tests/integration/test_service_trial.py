@@ -197,7 +197,7 @@ def of_real_models(tmp_path: Path) -> tuple[Path, str, str]:
     fields: dict[str, Any] = {"architecture": "poly", "n_codes": 3, "reduction": "mean"}
     first, second = (
         build(
-            polyrank.load(write_checkpoint(tmp_path, name, seed, **fields)),  # type: ignore[arg-type]
+            polyrank.load(write_checkpoint(tmp_path, name, seed, **fields)),
             pool(20),
             root,
             BuildOptions(activate=name == "one"),
@@ -240,7 +240,7 @@ def test_explanations_are_of_the_one_asked_for(tmp_path: Path, of_real_models: t
             scores[name] = each["score"]
         assert scores["live"] != pytest.approx(scores["trial"], abs=1e-3)
         with polyrank.Client("http://localhost", transport=client._transport) as caller:
-            assert caller.index().trial.id == second  # type: ignore[union-attr]
+            assert caller.index().trial.id == second
             assert caller.rank(SAID, generation="trial").generation == second
             assert caller.end_trial().trial is None
             assert caller.trial(second).trial is not None

@@ -107,7 +107,7 @@ def test_figures_are_those_of_the_whole_pool_where_the_search_ends_within_a_tie(
     """Whichever text is right, and also where two are."""
     for right in (*range(0, 260, 13), (3, 259), (0, 200)):
         rows = np.atleast_1d(right)
-        [found], _ = retrieve(Constant(lengths), CONTEXTS[:1], POOL, [rows], silent)  # type: ignore[arg-type]
+        [found], _ = retrieve(Constant(lengths), CONTEXTS[:1], POOL, [rows], silent)
 
         def gains(places: NDArray[np.int64], rows: NDArray[np.int64] = rows) -> NDArray[np.float64]:
             return np.isin(places, rows).astype(np.float64)
@@ -126,7 +126,7 @@ def test_figures_are_those_of_the_whole_pool_where_the_search_ends_within_a_tie(
 def test_what_a_reranker_did_not_read_ties_behind_it(rankers: dict[str, Any], top_n: int) -> None:
     """Of a constant first stage the right text is read or not; if not, it ties with all others that were not."""
     for right in range(0, 260, 20):
-        found, _ = retrieve(Constant(False), CONTEXTS[:1], POOL, [np.array([right])], silent)  # type: ignore[arg-type]
+        found, _ = retrieve(Constant(False), CONTEXTS[:1], POOL, [np.array([right])], silent)
         [after] = rerank(rankers["cross"], CONTEXTS[:1], POOL, found, top_n, silent, True)
         ties = after.ties(lambda rows, right=right: (rows == right).astype(np.float64))
         if right in after.best.rows[:top_n]:

@@ -140,7 +140,7 @@ def rankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LateRanker]:
     given = {"plain": None, "with": EVIDENCE, "zero": LexicalConfig(weights=dict.fromkeys(FEATURES, 0.0))}
     for name, evidence in given.items():
         write_checkpoint(parent, name, 0, evidence=evidence, **FIELDS)
-    return {name: polyrank.load(parent / name) for name in given}  # type: ignore[misc]  # they are no cross-encoders
+    return {name: polyrank.load(parent / name) for name in given}
 
 
 def lexical(context: Conversation, texts: list[str], pool: list[str], are_list: bool) -> NDArray[np.float32]:

@@ -104,7 +104,7 @@ def test_every_value_is_the_mean_over_all_orders(candidates: Candidates, k: int)
 @given(lists, st.randoms())
 def test_figures_are_equal_to_the_last_bit_in_any_order_of_the_file(candidates: Candidates, draw: object) -> None:
     shuffled = list(candidates)
-    draw.shuffle(shuffled)  # type: ignore[attr-defined]
+    draw.shuffle(shuffled)
     judged = np.array([float(gain) for _, gain in candidates])
     one, other = (
         {**rank_values([found]), **judged_values([found], [judged])} for found in (ties(candidates), ties(shuffled))

@@ -29,7 +29,7 @@ KINDS = [
 
 def late(base: Path, fields: dict[str, object]) -> LateRanker:
     torch.manual_seed(0)
-    config = ModelConfig(base_name="", max_context_tokens=40, max_candidate_tokens=16, **fields)  # type: ignore[arg-type]
+    config = ModelConfig(base_name="", max_context_tokens=40, max_candidate_tokens=16, **fields)
     ranker = polyrank.from_base(str(base), config)
     assert isinstance(ranker, LateRanker)
     return ranker

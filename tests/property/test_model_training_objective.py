@@ -108,7 +108,7 @@ class Kind:
         with dropping(student.encoder, dropout):
             torch.manual_seed(1)
             batch = Batch(examples, [], random.Random(2))
-            loss = objective.step(batch, lambda each: each.backward())  # type: ignore[no-untyped-call]
+            loss = objective.step(batch, lambda each: each.backward())
         found = {name: each.grad.clone() for name, each in student.trainable().items() if each.grad is not None}
         assert set(found) == set(student.trainable()), "every parameter has its gradient"
         return loss, found
@@ -172,7 +172,7 @@ def test_a_longer_neighbour_changes_no_score_and_no_gradient(kind: Kind, short: 
         with dropping(encoder, False):
             encoded = encoder.encode_contexts(TensorBatch.of(contexts))
             score = encoder.late_scores(encoded, encoder.encode_candidates(TensorBatch.of(replies)))[0, 0]
-            score.backward()  # type: ignore[no-untyped-call]
+            score.backward()
         return score.item(), {
             name: each.grad.clone() for name, each in encoder.named_parameters() if each.grad is not None
         }

@@ -27,7 +27,7 @@ THIRTY = settings(
 @pytest.fixture
 def roots(tmp_path: Path) -> Iterator[Path]:
     """A new directory for each example."""
-    return (tmp_path / str(n) for n in range(10_000))  # type: ignore[return-value]
+    return (tmp_path / str(n) for n in range(10_000))
 
 
 def scores_by_id(ranked: Ranked) -> dict[str | None, float]:

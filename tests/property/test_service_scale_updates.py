@@ -162,7 +162,7 @@ def test_a_request_sees_the_revision_that_it_began_with(both: Both) -> None:
     for old, cut in before:
         texts = [replace(each, conversation=Conversation.of("w1 w2")) for each in REQUESTS]
         wanted = [_told(rank(old, each)) for each in texts]
-        found = [both.parts.run(lambda runtime, cut=cut, each=each: ranking(runtime, cut, each)) for each in texts]  # type: ignore[misc]
+        found = [both.parts.run(lambda runtime, cut=cut, each=each: ranking(runtime, cut, each)) for each in texts]
         assert [_told(each) for each in found] == wanted
 
 

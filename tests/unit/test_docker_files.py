@@ -48,7 +48,7 @@ def stages(instructions: list[tuple[str, str]]) -> dict[str, tuple[str, list[tup
     name = ""
     for keyword, rest in instructions:
         if keyword == "FROM":
-            base, name = re.fullmatch(r"(\S+) AS (\S+)", rest).groups()  # type: ignore[union-attr]
+            base, name = re.fullmatch(r"(\S+) AS (\S+)", rest).groups()
             found[name] = (base, [])
         else:
             found[name][1].append((keyword, rest))

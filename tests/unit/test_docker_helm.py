@@ -67,7 +67,7 @@ def test_what_is_rendered_is_what_the_code_knows(values: str, tmp_path: Path) ->
     names = [each["name"].removeprefix(PREFIX).lower() for each in api["env"] if each["name"].startswith(PREFIX)]
     assert set(names) <= set(Settings.model_fields)
     assert len(names) == len(set(names))
-    paths = {route.path for route in operations.router.routes}  # type: ignore[attr-defined]
+    paths = {route.path for route in operations.router.routes}
     assert {api[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "readiness", "liveness")} <= paths
     assert pod["enableServiceLinks"] is False
     assert specs["NetworkPolicy"]["podSelector"] == specs["Deployment"]["selector"]

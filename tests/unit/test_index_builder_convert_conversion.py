@@ -24,7 +24,7 @@ def file(tmp_path: Path, content: str | bytes, name: str = "in.json") -> Path:
 def pool(tmp_path: Path) -> list[Candidate]:
     rows = list(read_pool([tmp_path / "out" / "pool.jsonl"]))
     assert all(isinstance(row, Candidate) for row in rows)
-    return rows  # type: ignore[return-value]
+    return rows
 
 
 def said(*texts: str) -> dict[str, Any]:

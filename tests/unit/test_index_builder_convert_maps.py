@@ -299,7 +299,7 @@ STRANGE: dict[str, tuple[Any, dict[str, str]]] = {
     "pairs": (
         [{"frage": Q, "antwort": A}, {"frage": Q2, "antwort": A2}],
         {"text": None, "first": '"frage"', "right": '"antwort"', "conversation": None},
-    ),  # type: ignore[dict-item]
+    ),
     "texts in turn": ([{"rede": [t for _, t in TURNS], "nummer_id": "x"}], {}),
     "lists field by field": (
         [{"case_id": 1, "says": {"who": [w for w, _ in TURNS], "what": [t for _, t in TURNS]}}],
@@ -311,7 +311,7 @@ STRANGE: dict[str, tuple[Any, dict[str, str]]] = {
             "answering": '["Mitarbeiter"]',
             "each": None,
         },
-    ),  # type: ignore[dict-item]
+    ),
 }
 
 

@@ -62,7 +62,7 @@ def test_rows_are_found_wherever_a_chunk_ends(tmp_path: Path, chunk: int, monkey
 
 
 def test_answers_of_a_search_one_after_the_other_hold_their_hits_alone(tmp_path: Path) -> None:
-    hits = SEARCH["hits"]["hits"]  # type: ignore[index]
+    hits = SEARCH["hits"]["hits"]
     for content in (json.dumps(SEARCH), json.dumps(SEARCH, indent=2)):
         assert read(tmp_path, f"{content}\n{content}", each="hits.hits[]") == [*hits, *hits]
 

@@ -6,7 +6,7 @@ from polyrank.index_builder.convert.times import readings
 
 
 def read(*times: str, order: str | None = None) -> list[float] | str | None:
-    ways, bad = readings(lambda: times, order)  # type: ignore[arg-type]
+    ways, bad = readings(lambda: times, order)
     return [ways[0](each) for each in times] if len(ways) == 1 else bad if not ways else None
 
 

@@ -245,7 +245,7 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Encoder:
         return MODEL
 
     monkeypatch.setattr(module.checkpoint, "load_retriever", load)
-    return Encoder("hash", ("torch", "float32"), "float16")  # type: ignore[arg-type]
+    return Encoder("hash", ("torch", "float32"), "float16")
 
 
 def test_an_encoder_tells_what_it_is_and_rounds_what_it_makes(encoder: Encoder, monkeypatch) -> None:

@@ -117,7 +117,7 @@ def test_a_manifest_that_does_not_fit_its_files_is_refused(root: Path, change: d
     manifest = Generation.open(path).manifest
     if "parts" in change:
         change = {**change, "parts": [replace(manifest.parts[0], count=change["parts"])]}
-    (path / "manifest.json").write_bytes(replace(manifest, **change).to_json())  # type: ignore[arg-type]
+    (path / "manifest.json").write_bytes(replace(manifest, **change).to_json())
     with pytest.raises(GenerationCorrupt, match=reason):
         Generation.open(path)
 

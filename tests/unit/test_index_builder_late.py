@@ -88,8 +88,8 @@ def test_what_a_killed_build_left_is_read_as_far_as_it_goes(tmp_path: Path) -> N
             return reader.read(2), reader.read(2)
 
     one, other = first_and_second()
-    np.testing.assert_array_equal(one[0], made[:2])  # type: ignore[index]
-    assert (one[1].tolist(), other[1].tolist()) == ([2, 0], [3, 1])  # type: ignore[index]
+    np.testing.assert_array_equal(one[0], made[:2])
+    assert (one[1].tolist(), other[1].tolist()) == ([2, 0], [3, 1])
     (tmp_path / "late.bin").write_bytes((tmp_path / "late.bin").read_bytes()[:-1])
     assert first_and_second()[1] is None
     for last in (2, 2**40, 2**64 - 1):  # descending, too far, and no number at all

@@ -56,7 +56,7 @@ class Store:
         encoder: HashEncoder = ENCODER,
         **options: object,
     ) -> BuildResult:
-        return build(encoder, candidates, self.root, replace(OPTIONS, **options), parts=parts)  # type: ignore[arg-type]
+        return build(encoder, candidates, self.root, replace(OPTIONS, **options), parts=parts)
 
     def update(self, *ids: str, deletes: Sequence[str] = (), encoder: HashEncoder = ENCODER) -> int:
         """Write an update of the active generation; the text of each candidate is its id and the revision."""
@@ -214,7 +214,7 @@ def test_parts_that_cannot_be_are_refused(store: Store, change: dict[str, object
     made = store.build().manifest
     changed = {name: value(made.parts) if callable(value) else value for name, value in change.items()}
     with pytest.raises(GenerationCorrupt, match=r"manifest\.json"):
-        Manifest.from_json(replace(made, **changed).to_json(), made.id)  # type: ignore[arg-type]
+        Manifest.from_json(replace(made, **changed).to_json(), made.id)
     assert Manifest.from_json(made.to_json(), made.id) == made
 
 
@@ -349,7 +349,7 @@ def test_one_builder_at_a_time(store: Store) -> None:
 def test_cutting_anew_makes_the_files_that_a_build_would_make(
     store: Store, tmp_path: Path, evidence: object, before: int, after: int
 ) -> None:
-    encoder = HashEncoder(evidence=evidence, late=LateRows(3, None))  # type: ignore[arg-type]
+    encoder = HashEncoder(evidence=evidence, late=LateRows(3, None))
     first = store.build(before, encoder=encoder).manifest
     moved = move(store.root, after).manifest
     built = Store(tmp_path / "built").build(after, encoder=encoder).manifest
@@ -465,7 +465,7 @@ def test_a_copy_that_another_generation_overtook_leaves_nothing(store: Store, co
             store.store.activate(other.id)
 
     with pytest.raises(CompactionOvertaken, match="is not the active one any more"):
-        copy(store.root, progress=report)  # type: ignore[operator]
+        copy(store.root, progress=report)
     assert store.store.active() == other
     assert {path for path in store.root.rglob("*") if "generations" in path.parts} == files
 
@@ -487,7 +487,7 @@ def test_a_copy_of_what_is_collected_meanwhile_was_overtaken(
 
     monkeypatch.setattr(GenerationStore, step, collected)
     with pytest.raises(CompactionOvertaken, match="is not the active one any more"):
-        copy(store.root)  # type: ignore[operator]
+        copy(store.root)
     assert [path.name for path in (store.root / "generations").iterdir()] == [other.id]
 
 

@@ -133,4 +133,4 @@ def test_auto_may_take_what_loses_little_for_certain(change: tuple[float, float,
 ])  # fmt: skip
 def test_a_proof_that_is_none_is_refused(fields: dict[str, object], why: str) -> None:
     with pytest.raises(CheckpointInvalid, match=f"^polyrank.json: {why}"):
-        QuantisationConfig(made_for="", sha256="", **{**PROOF, **fields})  # type: ignore[arg-type]
+        QuantisationConfig(made_for="", sha256="", **{**PROOF, **fields})

@@ -105,7 +105,7 @@ def test_its_head_reads_what_the_equations_say(architecture: str, base: Path) ->
     """[x; y; |x - y|] in float64 loops: y the candidate's vector, x the context vector that it attends to."""
     sizes: dict[str, Any] = {"n_codes": 3, "max_context_tokens": 40, "max_candidate_tokens": 16, "score_scale": 5.0}
     config = ModelConfig(architecture=architecture, base_name="", normalize=True, labels=("a", "b"), **sizes)
-    classifier = Classifier(polyrank.from_base(str(base), config))  # type: ignore[arg-type]
+    classifier = Classifier(polyrank.from_base(str(base), config))
     encoder = classifier.network.encoder
     assert isinstance(encoder, LateEncoder)
     assert encoder.classes is not None
@@ -217,7 +217,7 @@ def test_a_residual_one_adds_to_its_first_stage_and_begins_as_it(architecture: s
         own = kind(residual=residual)
         config = ModelConfig(architecture=architecture, base_name="", labels=("a", "b"), own=own, **sizes)
         torch.manual_seed(4)
-        encoder = Classifier(polyrank.from_base(str(base), config)).network.encoder.eval()  # type: ignore[arg-type]
+        encoder = Classifier(polyrank.from_base(str(base), config)).network.encoder.eval()
         assert isinstance(encoder, LateEncoder)
         with torch.inference_mode():
             contexts = encoder.encode_contexts(

@@ -78,7 +78,7 @@ def test_its_probabilities_are_the_softmax_of_all_scores(base: Path) -> None:
         architecture="bi", base_name="", labels=NAMES, class_from="score", score_scale=3.0, normalize=True,
         max_context_tokens=40, max_candidate_tokens=16,
     )  # fmt: skip
-    classifier = Classifier(polyrank.from_base(str(base), config))  # type: ignore[arg-type]
+    classifier = Classifier(polyrank.from_base(str(base), config))
     encoder = classifier.network.encoder
 
     def vector(side: str, text: str) -> list[float]:

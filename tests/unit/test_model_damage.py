@@ -383,7 +383,7 @@ def test_more_tokens_than_the_transformer_has_positions(tmp_path: Path) -> None:
         ({"architecture": "cross", "max_context_tokens": 40, "max_candidate_tokens": 25}, 65),
     ):
         with pytest.raises(CheckpointInvalid, match=f"asks for {asked} tokens, the transformer allows 64"):
-            polyrank.from_base(str(base), ModelConfig(base_name="", **fields))  # type: ignore[arg-type]
+            polyrank.from_base(str(base), ModelConfig(base_name="", **fields))
     fits = ModelConfig(architecture="cross", base_name="", max_context_tokens=40, max_candidate_tokens=24)
     words = " ".join(["w1"] * 100)
     assert len(polyrank.from_base(str(base), fits).rank(words, [words])) == 1

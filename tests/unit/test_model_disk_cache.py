@@ -139,7 +139,7 @@ def test_a_full_disk_is_no_error(cache: DiskCache, directory: Path, monkeypatch,
     cache.put({"part": "pair"}, {}, b"room again")
     assert (kept(cache, KEY), kept(cache, {"part": "pair"})) == (b"blob", b"room again")
     assert caplog.messages == ["compiled models cannot be kept: every start compiles them"]
-    assert "No space left" in str(caplog.records[0].fields)  # type: ignore[attr-defined]  # set by `extra`
+    assert "No space left" in str(caplog.records[0].fields)
 
 
 @pytest.mark.parametrize("place", ["a file is in its place", "nothing can be made there"])

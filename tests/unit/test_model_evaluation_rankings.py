@@ -65,7 +65,7 @@ class Cross(CrossRanker):
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         factor = int(conversation.turns[-1].text)
         numbers = [[factor * float(text)] for text in texts]
-        return Pairs([[]], numbers, [0] * len(texts)), Truncation()  # type: ignore[arg-type]
+        return Pairs([[]], numbers, [0] * len(texts)), Truncation()
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         return np.array(pairs.candidates, np.float32)[:, 0]
@@ -146,7 +146,7 @@ def test_what_a_model_reads_alike_ties_and_no_order_matters(tmp_path: Path) -> N
 def test_each_text_is_encoded_once_and_progress_reaches_the_end() -> None:
     late, told = Late(), []
     dialogues = [example(1, [str(n % 3), "7"], 0) for n in range(600)]
-    ranked = rank_lists(late, dialogues, lambda *numbers: told.append(numbers))  # type: ignore[arg-type]
+    ranked = rank_lists(late, dialogues, lambda *numbers: told.append(numbers))
     assert first(ranked) == [0] * 600
     assert sorted(late.encoded) == ["0", "1", "2", "7"]
     contexts = [("contexts", done, 600) for done in (0, 256, 512, 600)]

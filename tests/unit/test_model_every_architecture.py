@@ -71,7 +71,7 @@ def test_the_training_matrix_holds_the_scores_of_rank(architecture: str, tmp_pat
     prepared = objective.prepare(Batch(examples, [], random.Random(0)))
     with torch.no_grad():
         matrix = prepared.scored([encode() for encode in prepared.chunks]).scores.numpy()
-    ranker: NetworkRanker = polyrank.load(model)  # type: ignore[assignment]
+    ranker: NetworkRanker = polyrank.load(model)
     ranked = [scores(ranker.rank(text, REPLIES)) for text in CONTEXTS]
     assert isinstance(ranker, CrossRanker) != ARCHITECTURES[architecture].retrieves
     np.testing.assert_allclose(matrix, ranked, rtol=0, atol=TOLERANCE)

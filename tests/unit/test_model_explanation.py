@@ -28,12 +28,12 @@ class Asked:
 
     def __init__(self, ranker: LateRanker, row: dict[str, object]) -> None:
         self._ranker, explainer = ranker, ranker.explainer
-        placed, _ = finish(explainer.context_steps(Conversation.of(row["context"], row.get("persona", ()))))  # type: ignore[arg-type]
+        placed, _ = finish(explainer.context_steps(Conversation.of(row["context"], row.get("persona", ()))))
         self._ids = [token.id for token in placed]
         self.places = np.array([at for at, token in enumerate(placed) if token.start is not None])
-        others = [reply for reply in row["candidates"] if reply != row["response"]]  # type: ignore[attr-defined]
+        others = [reply for reply in row["candidates"] if reply != row["response"]]
         replies = [row["response"], *others[: REPLIES - 1]]
-        self._made = ranker.represent_candidates(ranker.tokenize_candidates(replies)[0])  # type: ignore[arg-type]
+        self._made = ranker.represent_candidates(ranker.tokenize_candidates(replies)[0])
         [sums], [context] = explainer.context_sums([self._ids]), ranker.represent_contexts([self._ids])
         told = [explainer.explain(context, sums, self._made.take([at]), None, []).tokens for at in range(REPLIES)]
         tokens = np.stack([each for each in told if each is not None])

@@ -253,7 +253,7 @@ def test_auto_leaves_out_int8_without_a_proof_and_says_so_once(
     quantised_checkpoint(quantised, **proof)
     assert polyrank.load(quantised, backend="auto", precision="auto").precision != "int8"
     [told] = [record for record in caplog.records if record.message == "int8 is left out"]
-    assert told.fields["why"].endswith(why)  # type: ignore[attr-defined]
+    assert told.fields["why"].endswith(why)
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_shared_words_rank_first_and_ties_keep_their_order() -> None:
 @pytest.mark.parametrize("call", [{"top_k": 0}, {"context": " "}])
 def test_wrong_calls_are_refused_as_by_other_rankers(call: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
-        polyrank.load("lexical").rank(**{"context": "a", "candidates": ["b"], **call})  # type: ignore[arg-type]
+        polyrank.load("lexical").rank(**{"context": "a", "candidates": ["b"], **call})
 
 
 def test_every_vector_is_nought_and_every_batch_has_its_size() -> None:

@@ -63,7 +63,7 @@ class Cross(CrossRanker):
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         self.read += texts[1:]
         numbers = [[float(text.split()[-1])] for text in texts]
-        return Pairs([[]], numbers, [0] * len(texts)), Truncation()  # type: ignore[arg-type]
+        return Pairs([[]], numbers, [0] * len(texts)), Truncation()
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         return np.array(pairs.candidates, np.float32)[:, 0]
@@ -118,10 +118,10 @@ class TwoStages(Late):
 def test_a_second_stage_places_what_the_first_one_found() -> None:
     """The bound is the gold reply's score by the second stage, 150, not by the first, -7."""
     texts, late = [f"{n} {300 - n}" for n in range(300)], TwoStages()
-    pool, gold = TextPool.encode(late, texts, silent), example("-7 150")  # type: ignore[arg-type]
+    pool, gold = TextPool.encode(late, texts, silent), example("-7 150")
 
     def negatives(**rules: Any) -> tuple[str, ...]:
-        used = Miner(late, pool, Positives([gold]), MiningRules(**{"skip": 0, "margin": None, **rules}))  # type: ignore[arg-type]
+        used = Miner(late, pool, Positives([gold]), MiningRules(**{"skip": 0, "margin": None, **rules}))
         [after] = used.mine([gold])
         return after.negatives
 
@@ -229,7 +229,7 @@ def test_examples_are_read_a_few_hundred_at_a_time() -> None:
 
 def test_a_pool_without_texts_is_refused() -> None:
     with pytest.raises(InvalidInput, match="the pool holds no text"):
-        TextPool.encode(Late(), [], silent)  # type: ignore[arg-type]
+        TextPool.encode(Late(), [], silent)
 
 
 @pytest.mark.parametrize("score", ["nan", "inf", "-inf"])

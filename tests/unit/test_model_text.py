@@ -32,7 +32,7 @@ def build(tokenizer: Tokenizer) -> Build:
                 base_name="",
                 max_context_tokens=body + 2,
                 max_candidate_tokens=candidate,
-                assembly=AssemblyConfig(**assembly),  # type: ignore[arg-type]
+                assembly=AssemblyConfig(**assembly),
             ),
         )
 
@@ -108,7 +108,7 @@ def test_pairs_are_cut_on_either_side(build: Build) -> None:
 def test_a_residual_cross_encoders_pairs_are_wrapped_as_each_is_alone(tokenizer: Tokenizer) -> None:
     long = " ".join(f"w{n}" for n in range(20))
     sizes = {"max_context_tokens": 12, "max_candidate_tokens": 8}
-    assembler = Assembler(tokenizer, ModelConfig(architecture="cross", base_name="", residual=True, **sizes))  # type: ignore[arg-type]
+    assembler = Assembler(tokenizer, ModelConfig(architecture="cross", base_name="", residual=True, **sizes))
     made, truncation = assembler.pairs(said("w30", long), [long, "w1", "w1 w2 w3 w4 w5 w6 w7"])
     assert made.contexts == [wrapped(" ".join(f"w{n}" for n in range(10, 20)))] == [assembler.context(said(long))[0]]
     assert made.candidates == [wrapped(text) for text in ("w0 w1 w2 w3 w4 w5", "w1", "w1 w2 w3 w4 w5 w6")]

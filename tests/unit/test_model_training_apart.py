@@ -55,7 +55,7 @@ def measured(base: Path, examples: list[Dialogue], **fields: Any) -> Measured:
 def stepped(base: Path, examples: list[Dialogue], **fields: Any) -> tuple[float, list[torch.Tensor]]:
     student, config = made(base, **fields)
     batch = Batch(examples, [], random.Random(0))
-    loss = objective(student, config).step(batch, lambda each: each.backward())  # type: ignore[no-untyped-call]
+    loss = objective(student, config).step(batch, lambda each: each.backward())
     return loss, [each.grad for each in student.encoder.parameters() if each.grad is not None]
 
 
@@ -217,7 +217,7 @@ def test_a_teacher_does_not_learn(base: Path, tmp_path: Path) -> None:
     student, config = made(base, teacher=str(tmp_path / "teacher"))
     examples = [dialogue("w1 w2", "w4", "w6"), dialogue("w9", "w10", "w1")]
     taught = LateObjective(student, config, CPU)
-    taught.step(Batch(examples, [], random.Random(0)), lambda each: each.backward())  # type: ignore[no-untyped-call]
+    taught.step(Batch(examples, [], random.Random(0)), lambda each: each.backward())
     assert all(each.grad is None for each in taught.models["teacher"].encoder.parameters())
 
 
@@ -245,18 +245,18 @@ class Counting:
     def measure(self, batch: Batch) -> Measured:
         assert not self._encoder.training
         self.draws.append(batch.draw.random())
-        loss = float(batch.examples[0])  # type: ignore[arg-type]
+        loss = float(batch.examples[0])
         return Measured(loss, 1, len(batch.examples), [9.0, loss], 0.5)
 
 
 def test_a_look_weighs_batches_by_their_rows_and_leaves_the_encoder_in_training() -> None:
     encoder = torch.nn.Linear(1, 1).train()
     objective = Counting(encoder)
-    found = look(encoder, objective, [[1.0, 0, 0], [3.0]])  # type: ignore[list-item]
+    found = look(encoder, objective, [[1.0, 0, 0], [3.0]])
     assert found == Look(loss=pytest.approx(1.5), rescaled_loss=pytest.approx(1.5), recall_at_1=0.5, code_cosine=0.5)
     assert encoder.training
     first = objective.draws
-    look(encoder, again := Counting(encoder), [[1.0, 0, 0], [3.0]])  # type: ignore[list-item]
+    look(encoder, again := Counting(encoder), [[1.0, 0, 0], [3.0]])
     assert again.draws == first, "every look draws alike"
 
 

@@ -75,7 +75,7 @@ def weights(query: Any, key: Any, queries: Tensor, keys: Tensor, head: int) -> n
 
 def test_virts_loss_is_the_distance_of_its_virtual_attention(base: Path, teachers: dict[str, Path]) -> None:
     student, taught = made(base, "virt", teachers["virt"], inner_weight=0.5)
-    teacher = polyrank.load(teachers["virt"]).encoder.encoder.transformer  # type: ignore[union-attr]
+    teacher = polyrank.load(teachers["virt"]).encoder.encoder.transformer
     assert isinstance(student.encoder, LateEncoder)
     towers = student.encoder.context.transformer, student.encoder.candidate.transformer
     distances = []
@@ -137,7 +137,7 @@ def test_a_teacher_does_not_learn_and_both_ways_of_memory_agree(
     found = []
     for cached in (False, True):
         student, taught = made(base, name, teachers[name], inner_weight=1.0, gradient_cache=cached, chunk_tokens=8)
-        taught.step(batch(), lambda each: each.backward())  # type: ignore[no-untyped-call]
+        taught.step(batch(), lambda each: each.backward())
         assert all(each.grad is None for each in taught.models["teacher"].encoder.parameters())
         found.append({name: each.grad for name, each in student.encoder.named_parameters() if each.grad is not None})
     assert found[0].keys() == found[1].keys()

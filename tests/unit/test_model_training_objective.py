@@ -122,7 +122,7 @@ def gradients(step: object, scale: float = 1.0, dropout: float = 0.0) -> tuple[f
     torch.manual_seed(4)
     weight = torch.tensor([[0.3, -0.2], [0.1, 0.7]], requires_grad=True)
     encodes = [lambda chunk=chunk: (torch.dropout(chunk @ weight, dropout, True), MASK) for chunk in CHUNKS]
-    loss = step(encodes, coupled, lambda each: (each * scale).backward())  # type: ignore[operator]
+    loss = step(encodes, coupled, lambda each: (each * scale).backward())
     assert weight.grad is not None
     assert not loss.requires_grad
     return loss.item(), weight.grad, torch.rand(1)
@@ -149,11 +149,11 @@ def test_gradients_are_added_to_those_there_are() -> None:
     weight = torch.ones(2, 2, requires_grad=True)
     encodes = [lambda chunk=chunk: (chunk @ weight, MASK) for chunk in CHUNKS]
     for _ in range(2):
-        cached_backward(encodes, coupled, lambda each: each.backward())  # type: ignore[no-untyped-call]
+        cached_backward(encodes, coupled, lambda each: each.backward())
     assert weight.grad is not None
     twice = weight.grad.clone()
     weight.grad = None
-    cached_backward(encodes, coupled, lambda each: each.backward())  # type: ignore[no-untyped-call]
+    cached_backward(encodes, coupled, lambda each: each.backward())
     torch.testing.assert_close(twice, 2 * weight.grad)
 
 
@@ -166,9 +166,9 @@ def test_one_graph_is_in_memory_at_a_time() -> None:
         events.append(f"{name} {'with' if torch.is_grad_enabled() else 'without'}")
         made = chunk @ weight
         if made.requires_grad:
-            made.register_hook(lambda _: events.append(f"{name} back"))  # type: ignore[no-untyped-call]
+            made.register_hook(lambda _: events.append(f"{name} back"))
         return made, MASK
 
     encodes = [lambda at=at, chunk=chunk: encode("ab"[at], chunk) for at, chunk in enumerate(CHUNKS)]
-    cached_backward(encodes, coupled, lambda each: each.backward())  # type: ignore[no-untyped-call]
+    cached_backward(encodes, coupled, lambda each: each.backward())
     assert events == ["a without", "b without", "a with", "a back", "b with", "b back"]

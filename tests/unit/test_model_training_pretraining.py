@@ -47,7 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(base: Path, **changed: Any) -> PretrainConfig:
     usual = {"batch_size": 8, "learning_rate": 1e-2, "code_learning_rate": 1e-2, "warmup_steps": 5, "dropout": 0.0}
     sizes = {"precision": "no", "max_context_tokens": 40, "max_candidate_tokens": 16}
-    return PretrainConfig(base=str(base), **{**usual, **sizes, "steps": 40, **changed})  # type: ignore[arg-type]
+    return PretrainConfig(base=str(base), **{**usual, **sizes, "steps": 40, **changed})
 
 
 @given(

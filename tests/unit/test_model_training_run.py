@@ -161,7 +161,7 @@ def test_accumulated_batches_are_averaged_and_a_large_gradient_is_clipped(
     corpus, _ = survey(data, False, 0.0, 1000)
     objective = LateObjective(student, config, torch.device("cpu"))
     losses = [
-        objective.step(Batch(*drawn, random.Random(0)), lambda each: (each / 3).backward())  # type: ignore[no-untyped-call]
+        objective.step(Batch(*drawn, random.Random(0)), lambda each: (each / 3).backward())
         for drawn in islice(draw_rows([corpus], 8, seed=0), 3)
     ]
     assert seen.losses == [pytest.approx(sum(losses) / 3)]
@@ -413,7 +413,7 @@ def test_a_resumed_run_must_have_the_same_models(
     used = written(tmp_path / "used", seed=1)
     models = {"base": str(base), setting: str(used)}
     kind = "cross" if setting == "retriever" else "bi"
-    config = settings(**models, steps=20, looks=3.0, architecture=kind)  # type: ignore[arg-type]
+    config = settings(**models, steps=20, looks=3.0, architecture=kind)
     interrupted(config, data, tmp_path / "out", 8)
     former = weights(used)
     save_file({name: 1.01 * each for name, each in former.items()}, used / WEIGHTS_FILE)
@@ -431,12 +431,12 @@ def test_the_base_of_a_resumed_run_may_lie_elsewhere(data: Path, tmp_path: Path)
     assert ranker.config.training["steps"] == 8
 
 
-class Scaling(Accelerator):  # type: ignore[misc]
+class Scaling(Accelerator):
     """On a CPU accelerate scales nothing: here it does as on a GPU, and the scale grows soon."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=3)  # type: ignore[attr-defined]
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=3)
 
 
 def test_a_resumed_run_goes_on_with_the_scale_of_half_precision(base: Path, data: Path, tmp_path, monkeypatch) -> None:

@@ -286,7 +286,7 @@ def test_lists_that_cannot_tell_are_no_lists() -> None:
 )  # fmt: skip
 def test_a_line_that_is_none_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(CheckpointInvalid, match="calibration"):
-        replace(CalibrationConfig(prior=0.1, slope=1.0, intercept=0.0), **wrong)  # type: ignore[arg-type]
+        replace(CalibrationConfig(prior=0.1, slope=1.0, intercept=0.0), **wrong)
 
 
 LATER = 250  # labels of each set

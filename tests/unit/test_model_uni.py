@@ -126,7 +126,7 @@ def test_what_is_left_out_of_a_context_is_not_seen_and_moves_nothing() -> None:
 def gradients(encoder: UniEncoder) -> list[Tensor]:
     encoder.zero_grad()
     torch.manual_seed(1)
-    encoder.own_scores(PAIRS).square().sum().backward()  # type: ignore[no-untyped-call]
+    encoder.own_scores(PAIRS).square().sum().backward()
     return [parameter.grad.clone() for parameter in encoder.parameters() if parameter.grad is not None]
 
 
@@ -270,5 +270,5 @@ def test_a_checkpoint_goes_on_as_a_uni_from_a_cross_encoders_weights(tmp_path: P
     base = write_base(tmp_path / "base", 3)
     cross = trained(base, tmp_path / "cross", architecture="cross")
     student = start(settings(cross, architecture="uni"))
-    own, other = student.encoder.state_dict(), polyrank.load(cross).encoder.state_dict()  # type: ignore[union-attr]
+    own, other = student.encoder.state_dict(), polyrank.load(cross).encoder.state_dict()
     assert all(torch.equal(own[name], other[name]) for name in other)

@@ -38,7 +38,7 @@ SETTINGS = Settings(store=Path("s"), max_candidates=3, max_text_chars=10, max_ti
 
 
 def body(**fields: object) -> RankIn:
-    return RankIn(**{"context": "a", **fields})  # type: ignore[arg-type]
+    return RankIn(**{"context": "a", **fields})
 
 
 def request(**headers: str) -> Request:
@@ -159,7 +159,7 @@ def test_what_takes_long_is_checked_beside_the_event_loop(
     settings = SETTINGS.model_copy(update={"store": {"": tmp_path}, "max_timeout_ms": 50})
     over = threading.Event()
     with TestClient(create_app(settings, load)) as client:
-        client.app.state.resources.reading._thread.submit(over.wait)  # type: ignore[attr-defined]
+        client.app.state.resources.reading._thread.submit(over.wait)
         try:
             assert client.post("/rank", json={"context": context}).status_code == (504 if is_beside else 200)
         finally:
@@ -169,7 +169,7 @@ def test_what_takes_long_is_checked_beside_the_event_loop(
 def test_a_small_batch_goes_before_a_large_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_store(tmp_path)
     with TestClient(create_app(SETTINGS.model_copy(update={"store": {"": tmp_path}}), load)) as client:
-        reading = client.app.state.resources.reading  # type: ignore[attr-defined]
+        reading = client.app.state.resources.reading
         run, asked = reading.run, []
         monkeypatch.setattr(reading, "run", lambda had, values, *rest: asked.append(values) or run(had, values, *rest))
         assert client.post("/rank/batch", json={"requests": [{"context": "a"}] * 2}).status_code == 200

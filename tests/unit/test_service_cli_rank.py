@@ -76,7 +76,7 @@ def test_colour_is_for_a_terminal(monkeypatch: pytest.MonkeyPatch, no_color: boo
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     print_explained(answer())
-    written = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    written = sys.stdout.getvalue()
     assert ("\033[34m+1.50\033[0m" in written) == (not no_color)
     assert ("\033[33m-0.50\033[0m" in written) == (not no_color)
     assert "+1.50" in re.sub("\033.*?m", "", written)

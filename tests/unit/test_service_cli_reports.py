@@ -50,9 +50,7 @@ def test_a_chart_places_values_by_their_size() -> None:
     drawn = intervals("x", [Interval("a", 0.2, 0.1, 0.3), Interval("b", 0.4, 0.4, 0.4, 1)])
     page = HTMLParser()
     centres: list[float] = []
-    page.handle_starttag = (  # type: ignore[method-assign]
-        lambda tag, attrs: centres.append(float(dict(attrs)["cx"] or 0)) if tag == "circle" else None
-    )
+    page.handle_starttag = lambda tag, attrs: centres.append(float(dict(attrs)["cx"] or 0)) if tag == "circle" else None
     page.feed(drawn)
     assert 200 < centres[0] < centres[1] <= 704
     assert (centres[1] - 200) == pytest.approx(2 * (centres[0] - 200), abs=0.2), "0 is at the left end"

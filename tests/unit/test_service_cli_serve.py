@@ -70,7 +70,7 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
 
 def test_a_reranker_whose_scores_depend_on_each_other_is_refused(capsys, here: Path, served: list[Settings]) -> None:
     for mask in ("one-way", "arrow"):
-        config = ModelConfig(architecture="uni", base_name="any", own=UniConfig(mask=mask))  # type: ignore[arg-type]
+        config = ModelConfig(architecture="uni", base_name="any", own=UniConfig(mask=mask))
         write_config(here / "r" / CONFIG_FILE, config)
         outcome = call(capsys, "serve", "--store", "s", "--reranker", "r")
         assert (outcome.status, len(served)) == ((2, 1) if mask == "arrow" else (0, 1))

@@ -137,8 +137,7 @@ def test_a_ranking(both: Both) -> None:
 
 def test_what_is_busy_is_asked_again_as_it_says(both: Both) -> None:
     answers = [problem(503, "overloaded", retry=1), problem(429, "rate-limited", retry=1), ok(RANKING)]
-    call = lambda client: client.rank("hi", timeout_ms=60_000)  # noqa: E731
-    assert both.do(call, *answers).generation == "g1"
+    assert both.do(lambda client: client.rank("hi", timeout_ms=60_000), *answers).generation == "g1"
     assert both.pauses[:2] == [1, 1]
     both.do(lambda client: client.rank("hi"), httpx2.ReadError("broken"), ok(RANKING))
     assert 0.1 <= both.pauses[0] <= 0.15
@@ -207,7 +206,9 @@ def test_a_rebuild_is_repeated_under_its_key(both: Both) -> None:
 
 
 def test_feedback_that_is_repeated_is_the_same_events(both: Both) -> None:
-    call = lambda client: client.feedback("r1", "edited", id="a", text="hello you")  # noqa: E731
+    def call(client: Any) -> Any:
+        return client.feedback("r1", "edited", id="a", text="hello you")
+
     taken = {**least(FeedbackOut), "accepted": 1}
     assert both.do(call, httpx2.ReadError("broken"), problem(503, "overloaded", retry=1), ok(taken)).accepted == 1
     first, second, third = map(body, both.sent)

@@ -257,7 +257,7 @@ def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> N
         time.sleep(0.05)
         return encode(contexts)
 
-    scanned.ranker.encode_contexts = watched  # type: ignore[method-assign]
+    scanned.ranker.encode_contexts = watched
 
     async def scene() -> list[Ranked]:
         with running() as runtime:
@@ -336,7 +336,7 @@ def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:
     def fail() -> None:
         raise AssertionError("encoded")
 
-    scanned.ranker.on_encode = fail  # type: ignore[attr-defined]
+    scanned.ranker.on_encode = fail
     with pytest.raises(DeadlineExceeded):
         rank(scanned, asked(), deadline=time.monotonic() - 1)
 
@@ -350,7 +350,7 @@ def test_a_deadline_ends_the_encoding_of_many_candidates(scanned: Serving) -> No
         encoded.append(len(tokens))
         return encode(tokens)
 
-    scanned.ranker.encode_candidate_batch = counted  # type: ignore[method-assign]
+    scanned.ranker.encode_candidate_batch = counted
     with pytest.raises((DeadlineExceeded, TimeTooShort), match="time allowed"):
         rank(scanned, asked(candidates=given), deadline=time.monotonic() + 0.05)
     assert sum(encoded) < 2000

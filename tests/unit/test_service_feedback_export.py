@@ -45,7 +45,7 @@ def _exported(
 ) -> tuple[Exported, list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
     """Export a log; returns also the lines of the three files."""
     done = export(write_log(store, uses), output, golden=list(golden))
-    return done, *(_lines(output / name) for name in (TRAIN, LATER, LABELS))  # type: ignore[return-value]
+    return done, *(_lines(output / name) for name in (TRAIN, LATER, LABELS))
 
 
 def test_a_chosen_reply_is_right_and_those_above_it_are_weakly_wrong(store: Path, tmp_path: Path) -> None:

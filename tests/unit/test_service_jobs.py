@@ -162,7 +162,7 @@ def looks(compacting: Compacting, times: int = 1) -> None:
 
 
 def test_it_begins_when_much_has_changed_and_once(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # they answer to the same names
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)
     looks(compacting)
     live.serve("a", 99)
     looks(compacting)
@@ -173,7 +173,7 @@ def test_it_begins_when_much_has_changed_and_once(live: Live) -> None:
 
 
 def test_one_that_failed_is_tried_again_when_twice_as_much_has_changed(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)
     for changed, started in ((150, 1), (299, 1), (300, 2)):
         live.serve("a", changed)
         looks(compacting, 2)
@@ -184,7 +184,7 @@ def test_one_that_failed_is_tried_again_when_twice_as_much_has_changed(live: Liv
 
 
 def test_a_few_large_changes_are_much_too(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)
     for size, started in ((MOST_LOG_BYTES - 1, 0), (MOST_LOG_BYTES, 1), (2 * MOST_LOG_BYTES - 1, 1)):
         live.serve("a", 1, log=size)
         looks(compacting, 2)
@@ -196,20 +196,20 @@ def test_a_few_large_changes_are_much_too(live: Live) -> None:
 
 @pytest.mark.parametrize(("counted", "due"), [(1, 50), (100, 50), (101, 51), (1000, 500)])
 def test_half_as_many_changes_as_texts_are_much_where_words_count(live: Live, counted: int, due: int) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 10_000)  # type: ignore[arg-type]  # as above
+    compacting: Any = Compacting(live.store, live, live.jobs, 10_000)
     live.serve("a", due - 1, counted=counted)
     looks(compacting)
     assert live.jobs.started == 0
     live.serve("a", due, counted=counted)
     looks(compacting, 2)
     assert live.jobs.started == 1
-    never: Any = Compacting(live.store, live, live.jobs, 0)  # type: ignore[arg-type]  # as above
+    never: Any = Compacting(live.store, live, live.jobs, 0)
     looks(never)
     assert live.jobs.started == 1
 
 
 def test_it_waits_for_another_job(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)
     live.serve("a", 100)
     live.jobs.fails = JobConflict("another")
     looks(compacting, 3)
@@ -220,20 +220,20 @@ def test_it_waits_for_another_job(live: Live) -> None:
 
 def test_never_on_a_replica_without_the_matrix(live: Live) -> None:
     live.serve("a", 1000, has_matrix=False)
-    looks(Compacting(live.store, live, live.jobs, 100), 2)  # type: ignore[arg-type]  # as above
+    looks(Compacting(live.store, live, live.jobs, 100), 2)
     assert live.jobs.started == 0
 
 
 def test_never_where_it_is_switched_off_or_nothing_is_left(live: Live) -> None:
     live.serve("a", 1000)
-    looks(Compacting(live.store, live, live.jobs, 0))  # type: ignore[arg-type]  # as above
+    looks(Compacting(live.store, live, live.jobs, 0))
     live.serve("a", 1000, count=0)
-    looks(Compacting(live.store, live, live.jobs, 100))  # type: ignore[arg-type]  # as above
+    looks(Compacting(live.store, live, live.jobs, 100))
     assert live.jobs.started == 0
 
 
 def test_nothing_is_done_while_another_than_the_active_one_is_served(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)
     live.serve("stand-in", 1000)
     for active in ("active", None):
         live.store.active = active
@@ -245,7 +245,7 @@ def test_nothing_is_done_while_another_than_the_active_one_is_served(live: Live)
 
 
 def test_a_store_that_cannot_be_written_is_told_once(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)
     live.serve("a", 150)
     live.jobs.fails = OSError(errno.EROFS, "read-only")
     looks(compacting, 3)
@@ -258,7 +258,7 @@ def test_a_store_that_cannot_be_written_is_told_once(live: Live, caplog: pytest.
 
 
 def test_what_the_system_lacks_for_the_moment_puts_nothing_off(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)  # type: ignore[arg-type]  # as above
+    compacting: Any = Compacting(live.store, live, live.jobs, 100)
     live.serve("a", 150)
     live.jobs.fails = OSError(errno.EMFILE, "too many open files")
     with pytest.raises(OSError, match="too many open files"):

@@ -100,7 +100,7 @@ def test_another_precision_than_the_pools_is_told_in_one_line(
     told = [record for record in caplog.records if "another precision" in record.message]
     assert [record.levelname for record in told] == ["INFO"] * lines
     for record in told:
-        assert (record.fields["serves"], record.fields["encoded_the_pool"]) == (precision, "float32")  # type: ignore[attr-defined]
+        assert (record.fields["serves"], record.fields["encoded_the_pool"]) == (precision, "float32")
 
 
 def test_a_scan_that_gives_way_to_a_slower_one_is_shown(store: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:

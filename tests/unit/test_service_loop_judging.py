@@ -64,7 +64,7 @@ def test_scores_that_are_no_numbers_are_refused(tmp_path: Path, live: Path) -> N
 
 
 def test_a_golden_set_that_was_trained_on_judges_nothing(tmp_path: Path, live: Path) -> None:
-    [line, *_] = Examples.read(write_golden(tmp_path / "golden.jsonl", 1)).listed  # type: ignore[union-attr]
+    [line, *_] = Examples.read(write_golden(tmp_path / "golden.jsonl", 1)).listed
     said = {"context": [line.conversation.turns[0].text.upper()], "persona": ["a fact"], "response": "another"}
     model = load_retriever(live)
     found = judged(tmp_path, model, model, [said])

@@ -62,7 +62,7 @@ class Loop:
     def goes_on(self, **settings: object) -> Run:
         """Run it to its end."""
         given = {"look_seconds": 0.1, "settle_minutes": 0, "watch_hours": 0, "step_hours": 0, **settings}
-        return run_loop(LoopConfig(store=self.store.root, **given), self.said.append)  # type: ignore[arg-type]
+        return run_loop(LoopConfig(store=self.store.root, **given), self.said.append)
 
 
 @pytest.fixture
@@ -318,7 +318,7 @@ def test_an_abort_during_the_switch_comes_too_late_for_it(loop: Loop, monkeypatc
     verify = GenerationStore.verify
 
     def asked_meanwhile(store: GenerationStore, generation: str) -> object:
-        loop.runs.ask_to_end(loop.run.id)
+        loop.runs.abort_file(loop.run.id).touch()
         return verify(store, generation)
 
     loop.reached("switch")
@@ -473,7 +473,7 @@ def test_a_stage_that_a_kill_has_left_ends_with_its_run(loop: Loop, who: str) ->
         left = subprocess.Popen([sys.executable, "-c", writes], pass_fds=[lock.fileno()])
         loop.runs.name_stage(lock.fileno(), left.pid)
     if who == "run":
-        loop.runs.ask_to_end(loop.run.id)
+        loop.runs.abort_file(loop.run.id).touch()
         assert loop.goes_on().verdict == "aborted"
     else:
         run = abort(loop.store.root, 5)

@@ -67,7 +67,7 @@ def test_none_goes_while_nothing_is_served(store: Fixture) -> None:
 
 def test_a_redis_that_is_down_is_no_failure(store: Fixture, caplog: pytest.LogCaptureFixture) -> None:
     built = [store.build() for _ in range(3)]
-    store.settings = Settings(store=store.root, redis_url="redis://127.0.0.1:1/0")  # type: ignore[arg-type]
+    store.settings = Settings(store=store.root, redis_url="redis://127.0.0.1:1/0")
     store.live.start()
     assert store.collect() == built
     assert "could not be removed" in caplog.text

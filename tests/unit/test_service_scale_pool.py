@@ -94,7 +94,7 @@ def test_a_part_that_is_lost_after_the_search_is_missing_too(served: ServedParts
     ask = LocalReplica.ask
 
     async def lost_after_search(self: LocalReplica, method: str, *rest: object) -> object:
-        reply = await ask(self, method, *rest)  # type: ignore[arg-type]
+        reply = await ask(self, method, *rest)
         self.lost = method == "search" and self.part in lost
         return reply
 

@@ -240,7 +240,7 @@ def test_calls_that_fail_together_are_one_strike(watched: Watched) -> None:
         return len(shard.asked) - before
 
     async def story() -> None:
-        shard.ask = fails_later  # type: ignore[method-assign]
+        shard.ask = fails_later
         assert await ask_many() == 8
         now[0] += module.STRIKE_SECONDS
         assert await ask_many() == 1, "after one strike it is tried"

@@ -295,8 +295,8 @@ def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
     served.on_shards.look()
     until(lambda: "a shard could not prepare a generation" in caplog.messages)
     [told] = [each for each in caplog.records if each.message == "a shard could not prepare a generation"]
-    assert told.fields["replica"] == one.name  # type: ignore[attr-defined]
-    assert "embeddings.bin" in told.fields["why"]  # type: ignore[attr-defined]
+    assert told.fields["replica"] == one.name
+    assert "embeddings.bin" in told.fields["why"]
     assert served.value("shard_ready", part=first.parts[1].name) == 1
 
 

@@ -576,7 +576,7 @@ def test_who_is_cancelled_while_its_batch_ends_is_cancelled(bench: Bench) -> Non
         """Its batch ends when somebody has looked whether it runs."""
 
         @property
-        def runs_since(self) -> float | None:  # type: ignore[override]
+        def runs_since(self) -> float | None:
             found, self._since = self._since, None
             return found
 

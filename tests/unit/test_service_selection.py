@@ -199,7 +199,7 @@ def test_words_that_do_not_count_have_a_line_of_their_own() -> None:
 def ranked(*scores: tuple[float, float | None], **fields: object) -> Ranked:
     """A ranking of these scores, each with that of the cross-encoder."""
     places = [RankedCandidate(f"c{at}", "w1", score, cross=cross) for at, (score, cross) in enumerate(scores)]
-    return Ranked(places=places, exact=True, looked_at=len(places), **fields)  # type: ignore[arg-type]
+    return Ranked(places=places, exact=True, looked_at=len(places), **fields)
 
 
 def test_the_threshold_itself_is_enough() -> None:
@@ -267,7 +267,7 @@ def test_a_model_without_calibration_is_refused_before_it_is_asked(tmp_path: Pat
 
     build_store(tmp_path, pool(5))
     serving = open_serving(tmp_path)
-    serving.ranker.on_encode = encode  # type: ignore[attr-defined]
+    serving.ranker.on_encode = encode
     with pytest.raises(NotCalibrated, match=r"the model words has no calibration.*and build again with the result"):
         rank(serving, asked(answer_if=0.5))
     with pytest.raises(NotCalibrated, match=r"the reranker overlap has no calibration.*and start the server with the"):

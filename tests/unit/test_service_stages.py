@@ -187,7 +187,7 @@ async def _side_by_side() -> None:
 
 async def _parts() -> None:
     parts = [SimpleNamespace(is_here=True, read=_failing) for _ in range(2)]
-    await Pool(None, SimpleNamespace(parts=parts), Journey()).texts(["a text"])  # type: ignore[arg-type]
+    await Pool(None, SimpleNamespace(parts=parts), Journey()).texts(["a text"])
 
 
 async def _on_a_thread() -> None:

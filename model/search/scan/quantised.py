@@ -86,11 +86,6 @@ def _groups(queries: Sequence[Query]) -> Iterator[list[Query]]:
         yield group
 
 
-def part_rows(codes: int) -> int:
-    """Return how many rows are multiplied by so many codes at a time."""
-    return max(_LEAST_PART, _PRODUCT_ELEMENTS // codes)
-
-
 class _Pass:
     """Takes several searches over all blocks of the pool together."""
 
@@ -100,7 +95,7 @@ class _Pass:
         self._product = ByteProduct(self._codes.bytes)
         self._owners = self._codes.owners[::GROUP]
         self._looked_at = 0
-        self._part = part_rows(len(self._codes.bytes))
+        self._part = max(_LEAST_PART, _PRODUCT_ELEMENTS // len(self._codes.bytes))  # rows that are multiplied at a time
 
     def run(self) -> None:
         self._estimate()
