@@ -21,7 +21,9 @@ from polyrank.service.feedback.records import RANKING, RANKINGS, Event, Ranking,
 MOST_RANKINGS: Final = 20_000
 MOST_REPLIES: Final = 20 * MOST_RANKINGS
 _MOST_BYTES = 4 << 20  # of a file are read at a time; what is older is forgotten
-_BEFORE_SECONDS = 60.0  # a ranking is in a file long before, unless it is lost
+_BEGAN = time.time()  # this process, about: models are loaded later
+# No ranking is in a file so long after it was asked for, and no process begins so long after the one that it replaces.
+_MINUTE = 60.0
 
 
 class _Shown(NamedTuple):
@@ -40,7 +42,7 @@ class ShownReplies:
         self._shown: OrderedDict[str, _Shown] = OrderedDict()
         self._replies = 0
         self._read: dict[str, int] = {}  # how many bytes of the lines of each file of this host
-        self._since = time.time() - _BEFORE_SECONDS  # of rankings asked for later all are known that are in a file
+        self._since = _BEGAN - _MINUTE  # of rankings asked for later all are known that are in a file
         self._finished = set(self._names()) - set(files.names(folder, self._since))
         for name in [*self._finished]:
             with suppress(FileNotFoundError):
@@ -62,7 +64,7 @@ class ShownReplies:
             if (told := told_by(oldest)) is not None:
                 self._since = max(self._since, told.at)
 
-    def lacks(self, ranking: str) -> bool:
+    def lacks(self, ranking: object) -> bool:
         """Whether a ranking is not known that would be, were it in a file."""
         told = told_by(ranking)
         return told is not None and told.host == self._host and told.at > self._since and ranking not in self._shown
@@ -96,15 +98,21 @@ class ShownReplies:
         with files.opened(self._folder, name) as stream:
             if stream.seekable():
                 at = self._read.get(name, 0)
-                if (newest := os.fstat(stream.fileno()).st_size - _MOST_BYTES) > at:
-                    self._since, at = time.time(), newest
-                stream.seek(at)
+                newest = os.fstat(stream.fileno()).st_size - _MOST_BYTES
+                skips = newest > at
+                stream.seek(at := max(at, newest))
             else:  # lines may have been taken out of it, so nobody knows how far it was read
-                at = 0
+                at, skips = 0, False
             while (line := stream.readline(files.MOST_BYTES)).endswith(b"\n"):
                 at += len(line)
                 parsed = files.parsed_line(line)
-                if parsed is not None and parsed.get("kind") == RANKING and str(parsed.get("id")) not in self._shown:
+                if parsed is None or parsed.get("kind") != RANKING:
+                    continue
+                if skips and (told := told_by(parsed.get("id"))) is not None:
+                    self._since, skips = max(self._since, told.at + _MINUTE), False
+                if self.lacks(parsed.get("id")):
                     with suppress(ValueError):
                         self.note(RANKINGS.validate_python(parsed))
+            if skips:
+                self._since = time.time()
             self._read[name] = at

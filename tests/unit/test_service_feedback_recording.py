@@ -11,6 +11,7 @@ import pytest
 
 from polyrank.index_builder.errors import DiskFull
 from polyrank.service.errors import RateLimited, TooMuchFeedback
+from polyrank.service.feedback import shown_replies
 from polyrank.service.feedback.files import Growing, lines, names
 from polyrank.service.feedback.identity import folder_of
 from polyrank.service.feedback.recording import MOST_EVENTS, Feedback
@@ -30,6 +31,7 @@ def test_what_is_written_counts_though_nobody_waits_for_it(tmp_path: Path, monke
         assert goes_on.wait(30)
 
     monkeypatch.setattr(Growing, "sync", sync)
+    monkeypatch.setattr(shown_replies, "_BEGAN", time.time())
     recorded = Feedback(tmp_path, None, 30, 1 << 20, Metrics())
 
     async def give_up() -> None:
@@ -62,6 +64,7 @@ def test_what_cannot_be_written_uses_up_nothing(tmp_path: Path, monkeypatch: pyt
         append(self, *arguments)
 
     monkeypatch.setattr(Growing, "append", appended)
+    monkeypatch.setattr(shown_replies, "_BEGAN", time.time())
     recorded = Feedback(tmp_path, None, 30, 4 * MOST_EVENTS * 200, Metrics())
 
     async def try_again() -> None:

@@ -69,7 +69,8 @@ def test_of_the_minute_before_it_began_it_knows_what_a_killed_process_has_writte
     assert not known.has_shown(event(lost, reply="a"))
 
 
-def test_what_others_write_is_read_when_it_is_asked_for(folder: Path) -> None:
+def test_what_others_write_is_read_when_it_is_asked_for(folder: Path, monkeypatch) -> None:
+    monkeypatch.setattr(shown_replies, "_BEGAN", time.time())
     old, later = ranking(at=time.time() - 65), [ranking() for _ in range(4)]
     before, closed = Growing(folder), Growing(folder)
     append(before, old)
@@ -127,10 +128,26 @@ def test_of_a_file_that_grew_by_much_only_the_end_is_read(folder: Path, monkeypa
     made = [ranking(at=time.time() + 0.001) for _ in range(20)]
     append(growing, *made)
     monkeypatch.setattr(shown_replies, "_MOST_BYTES", growing.size // 2)
-    time.sleep(0.01)
     known.catch_up(None)
-    assert 5 < len(known._shown) < 12
-    assert not any(known.lacks(each.id) for each in made)
+    assert not any(known.lacks(each.id) for each in made), "what was skipped may be among them"
+    later, lost = (ranking(at=time.time() + 90) for _ in range(2))
+    append(growing, later)
+    known.catch_up(None)
+    assert [known.lacks(each.id) for each in (later, lost)] == [False, True]
+    growing.close()
+
+
+def test_of_a_large_file_that_another_process_writes_the_end_tells_what_is_lost(folder: Path, monkeypatch) -> None:
+    growing, now = Growing(folder), time.time()
+    append(growing, *(ranking(at=now - 3600 + 10 * number) for number in range(360)))
+    written, lost = (ranking(at=now - 5) for _ in range(2))
+    append(growing, written)
+    monkeypatch.setattr(shown_replies, "_MOST_BYTES", growing.size // 2)
+    monkeypatch.setattr(shown_replies, "_BEGAN", now)
+    known = ShownReplies(folder)
+    known.catch_up(None)
+    assert [known.lacks(each.id) for each in (written, lost)] == [False, True]
+    assert len(known._shown) < 10, "what is older is skipped"
     growing.close()
 
 
