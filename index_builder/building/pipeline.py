@@ -12,7 +12,7 @@ candidate of a pool in several parts, and a little where words count.
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -249,11 +249,11 @@ def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill
                 index, recall = _indexed(part, model, evidence, options, plan.chosen, before, clock)
                 entries.append(PartEntry(*plan.slots, _count(part), index, recall.described(least)))
                 built.append(BuiltPart(plan.slots.name, index, recall, recall.doubt(index, least)))
-                done += _count(part)
+                done += entries[-1].count
             work.close()
 
             clock("manifest", 0, 1)
-            manifest = _manifest(directory, model, options, filled, entries, work, clock)
+            manifest = _manifest(directory, model, options, filled, parts, entries, work, clock)
             _check_and_copy(directory, manifest, redis, copies, clock)
             clock("rename", 0, 1)
             store.publish(directory, lease)
@@ -375,6 +375,7 @@ def _manifest(
     model: Model,
     options: BuildOptions,
     filled: Filled,
+    parts: Mapping[str, PartPlan],
     entries: list[PartEntry],
     work: Encodings,
     clock: StageClock,
@@ -382,13 +383,11 @@ def _manifest(
     """Write what the generation says of itself."""
     seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
     worst = min(entries, key=lambda entry: float(entry.recall["recall@10"] or 0.0))
-    paths = [part_directory(at) if len(entries) > 1 else "" for at in range(len(entries))]
-    plans = list(zip(paths, filled.parts, entries, strict=True))
-    kept = {f"{path}/": plan.kept.manifest.files for path, plan, _ in plans if plan.kept is not None}
-    new = sum(entry.count for _, plan, entry in plans if plan.kept is None)
+    kept = {f"{path}/": plan.kept.manifest.files for path, plan in parts.items() if plan.kept is not None}
+    new = sum(entry.count for plan, entry in zip(parts.values(), entries, strict=True) if plan.kept is None)
     count = sum(entry.count for entry in entries)
     languages = languages_of(directory / MODEL_DIRECTORY)
-    tables = [CandidateTable(directory / path / CANDIDATES_FILE) for path in paths] if languages else []
+    tables = [CandidateTable(directory / path / CANDIDATES_FILE) for path in parts] if languages else []
     step = -(-sum(map(len, tables)) // _SAMPLE)
     texts = [each.text for table in tables for each in table.rows(np.arange(0, len(table), step))]
     manifest = Manifest(
@@ -453,8 +452,7 @@ def _copy(part: Generation, redis: RedisEmbeddings, clock: OnProgress) -> None:
     for ids, _ in part.candidates.batches():
         clock("redis", done, None)
         made = part.embeddings.representations(np.arange(done, done + len(ids)))
-        _, *late = made.blocks()
         redis.put_many(ids, made.first)
-        if redis.rows is not None and late:
-            redis.rows.put_many(ids, each_of(*late[0]))
+        if redis.rows is not None:
+            redis.rows.put_many(ids, each_of(*made.blocks()[1]))
         done += len(ids)

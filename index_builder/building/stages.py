@@ -1,4 +1,4 @@
-"""The stages of a build beside encoding, and its progress: what its caller hears of it, and how long each took.
+"""Stages of a build before and after encoding, and its progress: what its caller hears of it, and how long each took.
 
 `ingest` writes the pool's good rows into a candidate table. `count_words` writes an inverted index of the words of each
 part, where they count: the texts are read twice, once for how common each word is, once to write every entry to its

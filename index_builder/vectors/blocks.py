@@ -123,9 +123,6 @@ class RowBlock:
             raise MatrixMissing(self._generation)
         return self._rows
 
-    def counts(self, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._runs(candidates)[1]
-
     def gather(self, candidates: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return the rows of candidates (N,), copied, (R, D), and how many each has, (N,); errors as `rows`."""
         starts, counts = self._runs(candidates)

@@ -75,15 +75,20 @@ def prefix(dtype: np.dtype[Any], dim: int, version: int = VERSION) -> bytes:
 
 def encode(key: bytes, rows: NDArray[Any], head: bytes) -> bytes:
     """The value that stores a vector (D,) or rows (k, D) under a key; `head` is the `prefix` of dtype and dimension."""
-    body = np.ascontiguousarray(rows).tobytes()
+    body = rows.tobytes()
     return head + crc32(body, crc32(key)).to_bytes(4, "little") + body
 
 
-def _body(key: bytes, value: bytes | None, head: bytes) -> memoryview | None:
-    """The rows in a value; None where it has another head, or its checksum does not fit."""
+def _body(key: bytes, value: bytes | None, head: bytes, size: int, count: int | None) -> memoryview | None:
+    """The rows of `size` bytes in a value; None where it has another head or number of rows, or its checksum is wrong.
+
+    The length is looked at first: what a stranger has written there may be long.
+    """
     if value is None or len(value) < _CRC_END or not value.startswith(head):
         return None
     body = memoryview(value)[_CRC_END:]
+    if len(body) % size or count not in (None, len(body) // size):
+        return None
     return body if crc32(body, crc32(key)) == int.from_bytes(value[_PREFIX.size : _CRC_END], "little") else None
 
 
@@ -94,9 +99,8 @@ def decode_many(keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np
     whose checksum does not fit.
     """
     head, size = prefix(dtype, dim), dim * dtype.itemsize
-    bodies = [_body(key, value, head) for key, value in zip(keys, values, strict=True)]
-    good = [body for body in bodies if body is not None and len(body) == size]
-    is_good = [body is not None and len(body) == size for body in bodies]
+    bodies = [_body(key, value, head, size, 1) for key, value in zip(keys, values, strict=True)]
+    good, is_good = [body for body in bodies if body is not None], [body is not None for body in bodies]
     vectors = np.zeros((len(keys), dim), dtype)
     vectors[is_good] = np.frombuffer(b"".join(good), dtype).reshape(-1, dim)
     return Fetched(vectors, _status(values, is_good))
@@ -115,21 +119,13 @@ def within(rows: NDArray[Any], longest: float) -> NDArray[np.bool_]:
     return inside
 
 
-def encode_rows(key: bytes, rows: NDArray[Any]) -> bytes:
-    """The value that stores the rows (k, D2) of a candidate, in a store's dtype, under a key."""
-    return encode(key, rows, prefix(rows.dtype, rows.shape[1], ROWS_VERSION))
-
-
 def decode_rows(
     keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np.dtype[Any], late: LateRows
 ) -> FetchedRows:
     """Read the rows in the values of keys; status as `decode_many`. Another number of rows is CORRUPT, too."""
     head, size = prefix(dtype, late.dim, ROWS_VERSION), late.dim * dtype.itemsize
-    found: list[NDArray[Any] | None] = []
-    for key, value in zip(keys, values, strict=True):
-        body = _body(key, value, head)
-        is_good = body is not None and not len(body) % size and late.count in (None, len(body) // size)
-        found.append(np.frombuffer(body, dtype).reshape(-1, late.dim) if body is not None and is_good else None)
+    bodies = [_body(key, value, head, size, late.count) for key, value in zip(keys, values, strict=True)]
+    found = [None if body is None else np.frombuffer(body, dtype).reshape(-1, late.dim) for body in bodies]
     return FetchedRows(found, _status(values, [rows is not None for rows in found]))
 
 
@@ -199,7 +195,8 @@ class StoredRows:
     def put_many(self, names: Sequence[str], rows: Sequence[NDArray[Any]]) -> None:
         """Write the rows of each name, in the store's dtype; errors as `StoredVectors.put_many`."""
         keys = [self._key + name.encode() for name in names]
-        self._values.put_many(keys, lambda at: encode_rows(keys[at], rows[at]), self.at_once)
+        head = prefix(self._dtype, self._late.dim, ROWS_VERSION)
+        self._values.put_many(keys, lambda at: encode(keys[at], rows[at], head), self.at_once)
 
     def get_many(self, names: Sequence[str]) -> FetchedRows:
         """Fetch the rows of names, in the order asked; errors as `translated`."""

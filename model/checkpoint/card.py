@@ -31,15 +31,16 @@ def checkpoint_card(config: ModelConfig, name: str, valid: Mapping[str, Any] | N
 
     valid: what `polyrank evaluate --json` says of it over a file of its own, with `data`, the file's name.
     """
-    base = _published_base(config)
+    base, valid = _published_base(config), valid or {}
     figures = [
         (figure.replace("recall@", "R@").replace("mrr", "MRR"), f"{valid[figure]:.3f}{_between(valid, figure)}")
-        for figure in (_FIGURES if valid else ())
-        if valid and figure in valid
+        for figure in _FIGURES
+        if figure in valid
     ]
     settings = config.training.get("settings") or {}
     return _template("card.md.jinja").render(
         config=config,
+        int8=_INT8,
         row=ARCHITECTURES[config.architecture],
         header=_header(config, name, "polyrank", valid),
         name=name,
@@ -56,13 +57,13 @@ def with_quantisation(card: str, proof: QuantisationConfig) -> str:
     before, heading, old = card.partition(f"{_INT8}\n")
     after = _NEXT.search(old) if heading else None
     rest = old[after.start() :] if after else ""
-    said = _template("parts.md.jinja").module.in_int8(proof)  # type: ignore[attr-defined]  # a macro
+    said = _template("parts.md.jinja").module.in_int8(proof, _INT8)  # type: ignore[attr-defined]  # a macro
     return f"{before.rstrip()}\n\n{said}" + (f"\n{rest}" if rest else "")
 
 
 def exported_card(config: ModelConfig, name: str) -> str:
     """Return the card of a Bi-encoder that was written for sentence-transformers into the directory `name`."""
-    header = _header(config, name, _EXPORTED_TO, None)
+    header = _header(config, name, _EXPORTED_TO, {})
     return _template("exported.md.jinja").render(config=config, header=header, name=name)
 
 
@@ -76,7 +77,7 @@ def _template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def _header(config: ModelConfig, name: str, library: str, valid: Mapping[str, Any] | None) -> str:
+def _header(config: ModelConfig, name: str, library: str, valid: Mapping[str, Any]) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     pairs = not ARCHITECTURES[config.architecture].retrieves
@@ -91,8 +92,8 @@ def _header(config: ModelConfig, name: str, library: str, valid: Mapping[str, An
             metric_type=figure.replace("@", "_at_"),
             metric_value=round(float(valid[figure]), 4),
         )
-        for figure in (_FIGURES if valid else ())
-        if valid is not None and figure in valid
+        for figure in _FIGURES
+        if figure in valid
     ]
     kind = "cross-encoder" if pairs else f"{config.architecture}-encoder"
     purpose = "text-classification" if config.labels else "response-selection"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MODEL = Path(__file__).parents[1]
 # What the numbers of a part come from, beside its weights.
-_CODE = ("architectures", "checkpoint", "inference", "openvino_core.py", "text/chat.txt")
+_CODE = ("architectures", "checkpoint", "inference", "openvino_core.py", "text/chat.py", "text/chat.txt")
 _LIBRARIES = ("openvino", "torch", "transformers")
 
 
@@ -114,7 +114,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def code(*places: str) -> str:
-    """Digest modules of polyrank.model, and the code in its folders; "." is all of it."""
+    """Digest files of polyrank.model, and the modules in its folders; "." is all of them."""
     digest = hashlib.sha256()
     found = [_MODEL / place for place in places]
     modules = (path for place in found for path in (place.rglob("*.py") if place.is_dir() else [place]))

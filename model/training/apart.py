@@ -195,5 +195,7 @@ def _joined(chunks: Sequence[Encoded], positions: Sequence[Sequence[int]]) -> En
 
 def _alike(tensors: Sequence[Tensor]) -> list[Tensor]:
     width = max(each.shape[1] for each in tensors)
+    if all(each.shape[1] == width for each in tensors):
+        return [*tensors]
     missing = [each.new_zeros(len(each), width - each.shape[1], *each.shape[2:]) for each in tensors]
     return [torch.cat(both, 1) for both in zip(tensors, missing, strict=True)]

@@ -31,7 +31,7 @@ _LARGEST_SHARE = SELECTION_SHARE / 2  # a larger dialogue is trained on, so that
 _ASSISTANT = "assistant"  # the role of the side that replies, in OpenAI's messages
 _CONTRADICTS = "another line gives these texts another class"
 _TOLD_EVERY = 1000  # lines
-SHUFFLE_BUFFER = 50_000  # examples held to draw from: files of any size are streamed
+SHUFFLE_BUFFER = 50_000  # examples held to draw from; a file of more is streamed
 
 OnProgress = Callable[[str, int, int | None], None]
 """Called with a stage, how much of it is done, and how much there is; None: nobody knows."""
@@ -94,7 +94,7 @@ def survey(
     lines, listing = array("L"), array("b")  # of each example, the place of its line, and whether it lists negatives
     known: list[tuple[int, Dialogue]] = []
     for place, example in _kept(_noted(good_lines(path, report), finder, told), every_turn, report):
-        if len(lines) <= SHUFFLE_BUFFER:
+        if len(lines) < SHUFFLE_BUFFER:
             known.append((place, example))
         lines.append(place)
         listing.append(bool(example.negatives))
@@ -113,8 +113,8 @@ def survey(
     report.held_out = int(apart.sum())
     report.kept -= report.held_out
     report.with_negatives = int(np.array(listing, np.int64)[~apart].sum())
-    named = [(place, conversations.name(place, example)) for place, example in known]
-    kept = named if len(named) == len(lines) <= SHUFFLE_BUFFER else None
+    is_whole = len(known) == len(lines)
+    kept = [(place, conversations.name(place, example)) for place, example in known] if is_whole else None
     return Corpus(path, every_turn, float(report.kept), conversations, held_out_lines, kept), report
 
 

@@ -224,19 +224,12 @@ class Access:
             raise HeaderInvalid("the request carries several valid API keys; send one of them")
         return in_force.principals[found.pop()]
 
-    def require(self, principal: Principal, scope: Scope, pool: str | None = None, counts: bool = False) -> None:
-        """Check that the caller has a scope, in the pool of a name; None: in any. A call that `counts` is spent.
-
-        Raises:
-            Forbidden: the caller's key has it not.
-            RateLimited: as `spend`.
-        """
+    def require(self, principal: Principal, scope: Scope, pool: str | None = None) -> None:
+        """Check that the caller has a scope, in the pool of a name; None: in any. Raises Forbidden."""
         if principal.pools is not None and pool is not None and pool not in principal.pools:
             raise OtherPools(principal.pools)
         if scope not in principal.scopes:
             raise Forbidden(scope)
-        if counts:
-            self.spend(principal)
 
     def spend(self, principal: Principal) -> None:
         """Count a call against the caller's rate. Raises RateLimited if the rate is used up for now."""

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,8 +47,9 @@ class Acknowledged:
     missing: Sequence[str] = ()
 
 
-# The model and the dtype of the store that vectors belong to, and what was made of candidates.
-_Encoded = tuple[tuple[str, str], Representations]
+class _Encoded(NamedTuple):
+    maker: tuple[str, str]  # the model's fingerprint and the store's dtype, to which the vectors belong
+    made: Representations
 
 
 class Updating:
@@ -152,7 +154,7 @@ class Updating:
             current = await in_thread(self._reader, self._store.current)
             if current == serving.generation.id:
                 encoded = await self._encoded(serving, upserts, encoded)
-                write = partial(self._write, current, upserts, encoded[1], deletes)
+                write = partial(self._write, current, upserts, encoded.made, deletes)
                 if (acknowledged := await in_thread(self._writer, write)) is not None:
                     return acknowledged
             why, passes = self._live.why_not(current)
@@ -166,10 +168,10 @@ class Updating:
     async def _encoded(self, serving: Serving, candidates: Sequence[Candidate], before: _Encoded | None) -> _Encoded:
         """Encode the candidates, unless that was done for the same model; a text that is stored keeps its vector."""
         maker = serving.ranker.fingerprint, serving.generation.manifest.dtype
-        if before is not None and before[0] == maker:
+        if before is not None and before.maker == maker:
             return before
         if not candidates:
-            return maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows)
+            return _Encoded(maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows))
         texts = list(dict.fromkeys(candidate.text for candidate in candidates))
         same, made = await Pool(self._runtime, serving, Journey(time.monotonic() + KNOWN_WITHIN_SECONDS)).texts(texts)
         new = np.setdiff1d(np.arange(len(texts)), same, assume_unique=True)
@@ -177,7 +179,7 @@ class Updating:
             encoded = await self._runtime.forwards.encode(serving.ranker, [texts[at] for at in new.tolist()], Journey())
             made = Representations.join([made, rounded_all(encoded.made, serving.generation.manifest.dtype)])
         place = {texts[at]: place for place, at in enumerate([*same.tolist(), *new.tolist()])}
-        return maker, made.take([place[candidate.text] for candidate in candidates])
+        return _Encoded(maker, made.take([place[candidate.text] for candidate in candidates]))
 
     def _write(
         self, generation: str, upserts: Sequence[Candidate], made: Representations, deletes: Sequence[str]

@@ -188,13 +188,14 @@ class Attempts(Generic[T]):
         """Return the arguments of the HTTP client's `build_request` for the next attempt; raises as `in_json`."""
         now = time.monotonic()
         call, left = self._call, max(0.001, self._deadline - now)
+        left_ms = max(1, int(left * 1000))
         body, headers, wait = call.body, {**(call.headers or {})}, left
         if call.timeout_ms is not None:
             wait = left + ANSWER_SECONDS
             if call.deadline_in == "body":
-                body = {**body, "timeout_ms": max(1, int(left * 1000))}
+                body = {**body, "timeout_ms": left_ms}
             else:
-                headers["X-Request-Timeout-Ms"] = str(max(1, int(left * 1000)))
+                headers["X-Request-Timeout-Ms"] = str(left_ms)
         content = None
         if body is not None:
             content = in_json(body).encode()

@@ -39,7 +39,7 @@ def search_tokens(request: RankRequest, ranker: LateScorer, pool: int) -> int:
     if request.candidates is not None:
         count = len(request.candidates)
     else:
-        count = pool if request.exact else min(pool, max(request.retrieve_k, request.depth))
+        count = pool if request.exact else min(pool, request.retrieved)
     late = math.ceil(count * _sample_tokens(ranker, request.conversation) / _SAMPLE)
     return TOKENS_A_REQUEST + late
 

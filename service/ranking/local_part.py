@@ -53,8 +53,7 @@ class LocalPart(Searchable):
     @property
     def has_matrix(self) -> bool:
         """Whether the vectors, and the rows of a second stage, are on the disk."""
-        embeddings = self.generation.embeddings
-        return embeddings.has_matrix and (embeddings.late is None or embeddings.late.has_rows)
+        return self.generation.embeddings.is_whole
 
     def updated(self, updates: Sequence[Update]) -> "LocalPart":
         """See `Part.updated`."""

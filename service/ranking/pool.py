@@ -139,7 +139,8 @@ class Pool:
         filling.places, before = ranked.places, None
         ranker, count = self._serving.ranker, self._serving.snapshot.count
         while True:
-            more = filling.next_search() if filling.is_quick else await asyncio.to_thread(filling.next_search)
+            compares_texts = isinstance(filling, selection.Deepening)
+            more = await asyncio.to_thread(filling.next_search) if compares_texts else filling.next_search()
             if more is None:
                 return ranked
             found, journey = None, self._journey.before_answer()

@@ -81,9 +81,12 @@ class _Allowed:
         return mask
 
 
-# What words say for every row, the rows that may be in the answer, and those of them for which words say most; None
-# for the last: all of them are scored.
-Read = tuple[PoolWords, _Allowed, BestByWords | None]
+class Read(NamedTuple):
+    """What was read for a search before it begins."""
+
+    words: PoolWords | None  # what they say for every row; None: they do not count
+    allowed: _Allowed
+    best: BestByWords | None = None  # the rows for which words say most; None: all that are allowed are scored
 
 
 def read_words(part: Searchable, request: RankRequest) -> Read | None:
@@ -96,8 +99,8 @@ def read_words(part: Searchable, request: RankRequest) -> Read | None:
         return None
     allowed, index, best = _allowed(part.snapshot, request), part.snapshot.generation.index, None
     if index is not None and _plan(part, request, allowed) in ("index", "selector"):
-        best = best_by_words(index, words.own, max(request.retrieve_k, request.depth), allowed.mask(index.count))
-    return words, allowed, best
+        best = best_by_words(index, words.own, request.retrieved, allowed.mask(index.count))
+    return Read(words, allowed, best)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,10 +165,8 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[F
     Those that scan share a pass. FAISS uses as many threads as given; None leaves it to FAISS.
     """
     began = time.perf_counter()
-    reads: list[tuple[PoolWords | None, _Allowed, BestByWords | None]] = [
-        each.read or (None, _allowed(each.part.snapshot, each.request), None) for each in searches
-    ]
-    found = [_indexed(each, *read, threads) for each, read in zip(searches, reads, strict=True)]
+    reads = [each.read or Read(None, _allowed(each.part.snapshot, each.request)) for each in searches]
+    found = [_indexed(each, read, threads) for each, read in zip(searches, reads, strict=True)]
     scanned = [at for at, rows in enumerate(found) if rows is None]
     queries = []
     for at in scanned:
@@ -173,7 +174,7 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[F
         mask = allowed.mask(each.part.snapshot.generation.manifest.count)
         queries.append(Query(each.codes, each.request.depth, mask, None if words is None else words.own))
     for at, best in zip(scanned, searches[0].part.scan.top_k(queries) if queries else (), strict=True):
-        allowed = reads[at][1]
+        allowed = reads[at].allowed
         plan: Plan = "scan" if allowed.own is None else "matches"
         found[at] = Found(best.rows, best.scores, allowed.count, -np.inf, plan)
     every = [
@@ -209,24 +210,20 @@ def _plan(part: Searchable, request: RankRequest, allowed: _Allowed) -> Plan:
     return "matches" if scans or len(allowed.own) <= few else "selector"
 
 
-def _indexed(
-    search: PoolSearch, words: PoolWords | None, allowed: _Allowed, best: BestByWords | None, threads: int | None
-) -> Found | None:
+def _indexed(search: PoolSearch, read: Read, threads: int | None) -> Found | None:
     """Find the union of what the index finds for each context vector; None: all rows allowed must be scored."""
     index, request, codes = search.part.snapshot.generation.index, search.request, search.codes
+    words, allowed, best = read
     plan = _plan(search.part, request, allowed)
     if index is None or plan in ("scan", "matches"):
         return None
     if words is not None and best is None:  # a GPU that scanned when words were read has failed since
         return None
-    depth = request.depth
-    limit = max(request.retrieve_k, depth)
+    depth, limit = request.depth, request.retrieved
     if allowed.own is None:
         found = retrieve(index, codes, limit, exclude=allowed.dropped, threads=threads, least=depth)
     else:
-        only = np.zeros(index.count, bool)
-        only[allowed.own] = True
-        found = retrieve(index, codes, limit, only=only, threads=threads, least=depth)
+        found = retrieve(index, codes, limit, only=allowed.mask(index.count), threads=threads, least=depth)
     if len(found.rows) < min(depth, allowed.count):  # a graph may not lead to so many of those allowed
         return None
     if best is not None:
@@ -254,7 +251,7 @@ def _with_added(search: PoolSearch, words: PoolWords | None, allowed: _Allowed, 
 
 def part_found(search: PoolSearch, found: Found) -> Hits:
     """Score the rows that were found in a part, unless a scan has, and fetch the best if that is asked for."""
-    part, words, journey = search.part, None if search.read is None else search.read[0], search.journey
+    part, words, journey = search.part, None if search.read is None else search.read.words, search.journey
     rows, scores, cache_available = found.rows, found.scores, True
     if scores is None:
         with journey.timed("fetch"):
@@ -307,4 +304,4 @@ class RetrievalBudget:
 
 
 def _units(request: RankRequest) -> int:
-    return FIXED + max(request.retrieve_k, request.depth)
+    return FIXED + request.retrieved

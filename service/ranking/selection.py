@@ -110,11 +110,9 @@ class Filling:
         places: what was found so far: first what a later stage has placed, then the others, best first.
         round: how many searches there were before the next one.
         reason: what an answer is told that it lacks, if there was no time for all searches.
-        is_quick: the next search is known in a moment.
     """
 
     reason: Degraded = "groups_incomplete"
-    is_quick = True
 
     def __init__(self, request: RankRequest, found: Sequence[RankedCandidate]) -> None:
         """Begin with what a search for `request.depth` candidates has found, best first."""
@@ -179,7 +177,6 @@ class Deepening:
     """
 
     reason: Degraded = "collapse_incomplete"
-    is_quick = False  # texts are compared
 
     def __init__(self, request: RankRequest, found: Sequence[RankedCandidate]) -> None:
         """Begin with what a search for `request.depth` candidates has found, best first."""

@@ -36,7 +36,7 @@ class TextVectors:
     Attributes:
         ids: of the candidates that came without texts.
         vectors: (T, D) in the store's dtype; rows of texts that are not known yet have no meaning.
-        rows: of each text for the second stage, in the store's dtype; empty for a model without one.
+        rows: of each text for the second stage, in the store's dtype; None for a model without one.
         known: whose vector is there, (T,).
         new: positions of the texts that nobody knew, ascending, of equal ones the first.
         cache_available: the cache of texts answered, or there was nothing to ask it.
@@ -56,7 +56,7 @@ class TextVectors:
             self._enter(asked[stored.positions], stored.made)
         self._read(budget)
         first: dict[str, int] = {}
-        self._like: dict[int, list[int]] = {}  # the other positions of a new text
+        self._like: dict[int, list[int]] = {}  # all positions of a new text, by the first
         for at in np.flatnonzero(~self.known).tolist():
             self._like.setdefault(first.setdefault(texts[at], at), []).append(at)
         self.new = np.fromiter(self._like, np.int64, len(self._like))

@@ -76,6 +76,11 @@ class RankRequest:
         most_of_each = 2 if self.collapse else 1 if self.grouping is None else self.grouping.limit
         return max(self.top_k * most_of_each, self.top_n or 0)
 
+    @property
+    def retrieved(self) -> int:
+        """How many candidates an index is asked for."""
+        return max(self.retrieve_k, self.depth)
+
 
 # Of parts that were searched in different ways the answer names the one that is least sure to find all.
 _BY_CARE: tuple[Plan, ...] = ("scan", "matches", "selector", "index")

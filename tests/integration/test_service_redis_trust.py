@@ -139,10 +139,11 @@ def test_rows_of_a_second_stage_that_the_model_does_not_make_are_not_used(
         until(lambda: len(list(client.scan_iter("pe:t:*"))) == 2 * len(TEXTS))
         forged = [f"pe:{{{generation}}}:r:{name}".encode() for name in IDS]
         forged += [key for key in client.scan_iter("pe:t:*") if b":r:" in key]
+        head = stored.prefix(HALF, DIM, stored.ROWS_VERSION)
         for key in forged:
             assert client.exists(key)
             rows = [[0.1] * DIM] * (MAX_TOKENS + 2) if kind == "too many" else [[0.1] * DIM, FORGED[kind]]
-            client.set(key, stored.encode_rows(key, np.array(rows, HALF)))
+            client.set(key, stored.encode(key, np.array(rows, HALF), head))
     assert ask(server, TEXTS) == expected
     assert counted(server, "text")["corrupt"] == len(TEXTS)
     for candidates in (ids(), None):

@@ -22,10 +22,10 @@ from polyrank.index_builder.vectors.redis import (
     CORRUPT,
     HIT,
     MISS,
+    ROWS_VERSION,
     decode_many,
     decode_rows,
     encode,
-    encode_rows,
     prefix,
 )
 from polyrank.model.representations import LateRows
@@ -181,7 +181,7 @@ def test_good_missing_and_damaged_values_keep_their_places() -> None:
 def test_rows_come_back_and_no_flipped_bit_other_key_or_number_passes(dtype, dim, count, key, random) -> None:
     stored, late = DTYPES[dtype], LateRows(dim, None)
     rows = np.frombuffer(random.randbytes(count * dim * stored.itemsize), stored).reshape(count, dim)
-    value = encode_rows(key, rows)
+    value = encode(key, rows, prefix(stored, dim, ROWS_VERSION))
     [found], status = decode_rows([key], [value], stored, late)
     assert found is not None
     assert (found.shape, found.dtype, found.tobytes(), status.tolist()) == (rows.shape, stored, rows.tobytes(), [HIT])

@@ -176,8 +176,8 @@ def test_every_service_stands_alone_and_is_confined(compose: dict[str, Any]) -> 
 
 
 def test_the_service_alone_is_opened_to_others_and_only_where_that_is_asked_for(compose: dict[str, Any]) -> None:
-    for bind, beyond in (("127.0.0.1", set()), ("0.0.0.0", {"api", GPU})):
-        services = compose_file.compose(BIND=bind)["services"].items()
+    for variables, beyond in (({}, set()), ({"BIND": "0.0.0.0"}, {"api", GPU})):
+        services = compose_file.compose(**variables)["services"].items()
         assert {name for name, each in services for port in each.get("ports", []) if "127.0.0.1:" not in port} == beyond
     assert compose["services"]["redis"]["networks"] == ["data"]
     assert "ports" not in compose["services"]["redis"]

@@ -91,7 +91,7 @@ ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxS
 AFFINITY, SCALED = "Deployment.template.spec.affinity", "autoscaling.maxReplicas=5,store.accessMode=ReadWriteMany"
 NODES = f"{AFFINITY}.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[]"
 VARIABLE = "Deployment.template.spec.containers[0].env[?name=='POLYRANK_{}'].value"
-FROM, PORTS = "NetworkPolicy.ingress[0].from", "NetworkPolicy.egress[1:].ports[].port"
+FROM, TO = "NetworkPolicy.ingress[0].from", "NetworkPolicy.egress[1:]"
 OWN = {"podSelector": {"matchLabels": {"app.kubernetes.io/instance": "polyrank"}}}
 INGRESS = {"namespaceSelector": {"matchLabels": {"name": "ingress"}}}
 
@@ -106,11 +106,14 @@ INGRESS = {"namespaceSelector": {"matchLabels": {"name": "ingress"}}}
     ("store.accessMode=ReadWriteOnce", f"{NODES}.topologyKey", ["kubernetes.io/hostname"]),
     ("store.accessMode=ReadWriteOnce", f"{NODES}.labelSelector == [Deployment.selector]", True),
     ("store.accessMode=ReadWriteMany,affinity.nodeAffinity.some=thing", AFFINITY, {"nodeAffinity": {"some": "thing"}}),
+    ("store.accessMode=ReadWriteOnce,affinity.nodeAffinity.some=thing", f"{AFFINITY}.nodeAffinity", {"some": "thing"}),
     # Who counts the replicas.
     ("replicas=1", "Deployment.replicas", 1), ("replicas=1", "HorizontalPodAutoscaler", None),
     (f"replicas=2,{SCALED}", "Deployment.replicas", None),
     (f"replicas=2,{SCALED}", "HorizontalPodAutoscaler.[minReplicas, maxReplicas]", [2, 5]),
-    (SCALED, "HorizontalPodAutoscaler.metrics[].resource.target.averageUtilization", [70]),
+    (SCALED, "HorizontalPodAutoscaler.scaleTargetRef.kind", "Deployment"),
+    (SCALED, "HorizontalPodAutoscaler.metrics[].resource",
+     [{"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}]),
     # Numbers reach the server as they were written.
     ("settings.max_body_bytes=16777216", VARIABLE.format("MAX_BODY_BYTES"), ["16777216"]),
     ("settings.deterministic=true", VARIABLE.format("DETERMINISTIC"), ["true"]),
@@ -118,9 +121,10 @@ INGRESS = {"namespaceSelector": {"matchLabels": {"name": "ingress"}}}
     ("replicas=1", FROM, [{"podSelector": {}}]), ("keysSecret=keys", FROM, None),
     ("networkPolicy.from[0].namespaceSelector.matchLabels.name=ingress", FROM, [INGRESS, OWN]),
     ("replicas=1", "NetworkPolicy.egress[0]", {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53}]}),
-    ("replicas=1", PORTS, []), ("redis.url=redis://redis/0", PORTS, [6379]),
-    ("redis.url=redis://:word@10.0.0.5:6380/0", PORTS, [6380]),
-    ("redis.secret=redis,networkPolicy.egress[0].ports[0].port=4318", PORTS, [6379, 4318]),
+    ("replicas=1", TO, []), ("redis.url=redis://redis/0", TO, [{"ports": [{"port": 6379}]}]),
+    ("redis.url=redis://:word@10.0.0.5:6380/0", TO, [{"ports": [{"port": 6380}]}]),
+    ("redis.secret=redis,networkPolicy.egress[0].ports[0].port=4318", TO,
+     [{"ports": [{"port": 6379}]}, {"ports": [{"port": 4318}]}]),
 ])  # fmt: skip
 def test_what_options_do(options: str, path: str, value: Any, tmp_path: Path) -> None:
     assert jmespath.search(path, _specs(tmp_path, "--set", options)) == value

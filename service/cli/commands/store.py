@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
 from polyrank.index_builder.names import MOST_PARTS
 from polyrank.model.durable import replacing
-from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import open_input
 from polyrank.model.options import Bounds
-from polyrank.service.cli.arguments import encoded_by, require_store, require_writable
+from polyrank.service.cli.arguments import encoded_by, require_store, require_writable, wrong_usage
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import Within
 from polyrank.service.cli.waiting import add_wait_option, loading, require_server
@@ -252,11 +251,10 @@ def _restore(arguments: argparse.Namespace) -> int:
         else:
             source = stack.enter_context(open_input(Path(arguments.source)))
         try:
-            done = restore(source, arguments.store, progress)
+            with wrong_usage("--store "):
+                done = restore(source, arguments.store, progress)
         except BackupInvalid as error:
             raise BackupInvalid(f"{arguments.source} cannot be restored: {error}") from error
-        except InvalidInput as error:
-            raise UsageError(f"--store {error}") from error
     print_result(arguments, asdict(done), f"{arguments.store}: {_backed_up(done)}")
     return 0
 

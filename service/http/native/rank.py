@@ -212,7 +212,7 @@ def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
 
 def with_unread(cut: Truncation, body: SaidIn, read: Conversation) -> Truncation:
     """Return what was cut, together with what `checked_conversation` did not read; four letters count as a token."""
-    unread = sum(len(turn.text) for turn in body.said().turns) - sum(len(turn.text) for turn in read.turns)
+    unread = body.said().letters - read.letters
     return replace(cut, tokens=cut.tokens + -(-unread // LETTERS_A_TOKEN)) if unread else cut
 
 

@@ -32,7 +32,9 @@ class Needs:
         pool = None if self.of == "any pool" else "" if self.of == "server" else held.pool
         # The log names also those who are refused.
         request.state.principal = principal = held.access.identify(credentials(request.headers))
-        held.access.require(principal, self.scope, pool, self.counts)
+        held.access.require(principal, self.scope, pool)
+        if self.counts:
+            held.access.spend(principal)
 
 
 async def anybody(request: Request) -> None:
