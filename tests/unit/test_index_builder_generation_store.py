@@ -17,7 +17,7 @@ from fakes import HashEncoder, pool
 from polyrank.index_builder import layout
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
-from polyrank.index_builder.errors import GenerationNotFound, StoreUnavailable
+from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreUnavailable
 from polyrank.index_builder.store import generation_store, pointer
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -234,6 +234,13 @@ def test_gc_keeps_the_newest_where_there_is_no_way_back(store: GenerationStore) 
     assert store.ids() == [b, c, d]
     (store.root / "CURRENT").unlink()
     assert store.gc(keep=2) == [b]
+
+
+def test_gc_does_not_guess_what_a_damaged_pointer_meant(store: GenerationStore) -> None:
+    (store.root / "CURRENT").write_text("?")
+    with pytest.raises(GenerationCorrupt):
+        store.gc(keep=1)
+    assert len(store.ids()) == 4
 
 
 def test_gc_removes_what_killed_builds_have_left_but_not_a_running_ones(

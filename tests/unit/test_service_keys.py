@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polyrank.service.auth import keys
-from polyrank.service.auth.buckets import SharedBuckets
+from polyrank.service.auth.buckets import SharedBuckets, shared_memory
 from polyrank.service.auth.keys import ANYBODY, Access, Key
 from polyrank.service.errors import Forbidden, HeaderInvalid, RateLimited, SettingsError, Unauthenticated
 from polyrank.service.observe.metrics import Metrics
@@ -349,3 +349,24 @@ def test_a_key_without_the_scope_spends_nothing(path: Path) -> None:
     with pytest.raises(Forbidden):
         fixture.call("reader", scope="admin")
     assert fixture.call("reader") == "reader"
+
+
+def test_the_calls_of_a_key_are_counted_for_all_processes_and_in_the_new_one(path: Path) -> None:
+    write(path, reader={"rate_per_s": 1.0, "burst": 3}, boss={"rate_per_s": 1.0, "burst": 3})
+    with shared_memory() as memory:
+        first, second = (Fixture(path, shared=SharedBuckets(memory)) for _ in range(2))
+        for fixture in (first, second, first):
+            fixture.call("reader")
+        third = Fixture(path, shared=SharedBuckets(memory))  # in the place of one that ended
+        for fixture in (first, second, third):
+            with pytest.raises(RateLimited):
+                fixture.call("reader")
+            fixture.call("boss")
+        write(path, reader={"rate_per_s": 2.0}, boss={"rate_per_s": 1.0, "burst": 3})
+        for fixture in (first, second, third):
+            fixture.access.look()
+        first.call("reader")
+        third.call("reader")
+        for name in ("reader", "boss"):
+            with pytest.raises(RateLimited):
+                second.call(name)
