@@ -162,7 +162,7 @@ def _bars(rows: Sequence[dict[str, Any]]) -> dict[float, tuple[str, dict[str, fl
     """Name and milliseconds of each bar by its place: one group for each precision, polyrank first in each."""
     bars: dict[float, tuple[str, dict[str, float]]] = {}
     place = 0.0
-    for precision in ("float32", "bfloat16"):
+    for precision in ("float32", "bfloat16", "int8"):
         ours = [row for row in rows if row["who"].startswith("polyrank") and row["about"]["precision"] == precision]
         theirs = [row for row in rows if PEERS.get(row["who"]) == precision]
         for row in [*ours[:1], *theirs]:

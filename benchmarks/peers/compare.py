@@ -4,7 +4,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from benchmarks.load.mix import SAMPLE
 from benchmarks.peers.contest import Side, contest, sides
 from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.models import base_in
-from benchmarks.peers.ratios import OURS, Figure, ratios, rows
+from benchmarks.peers.ratios import Figure, ratios, rows
 from benchmarks.timing import machine
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -46,8 +46,6 @@ def add_variants(parser: argparse.ArgumentParser, threads: Sequence[int] = (1, 2
     """Add options: which back-ends take part, and with how many threads."""
     parser.add_argument("--threads", type=int, nargs="+", default=threads)
     parser.add_argument("--against", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="BACKEND")
-    also_help = "compare also what is not our default; default: 'auto float32'"
-    parser.add_argument("--also", nargs="*", default=["auto float32"], metavar="'BACKEND PRECISION'", help=also_help)
 
 
 class Work(NamedTuple):
@@ -60,25 +58,27 @@ class Work(NamedTuple):
 
 
 def compared(
-    subject: str, works: Sequence[Work], options: argparse.Namespace, alike: tuple[str, Sequence[Any]] | None = None
+    subject: str,
+    ours: Mapping[str, tuple[str, str]],
+    works: Sequence[Work],
+    options: argparse.Namespace,
+    alike: tuple[str, Sequence[Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """Time all works for each number of threads; returns a row for each side.
 
     Args:
-        subject: "encode" or "rerank".
+        subject: "encode" or "rerank", of the peers.
+        ours: the work of `polyrank_worker` and its precision, of each side of ours.
         works: what to time.
         options: values of `parser_of` and `add_variants`.
-        alike: a call for which all sides should give the same vectors, and its input; each row gets the smallest
-            cosine between its vectors and those of sentence-transformers' default.
+        alike: a call for which all sides of the same weights should give the same vectors, and its input; each row gets
+            the smallest cosine between its vectors and those of sentence-transformers' default.
     """
     models = options.cache / "models"
     base_in(models)
-    ours = {OURS: ("auto", "auto")} | {f"{OURS}, {each}": each.split() for each in options.also}
     commands = {
-        name: command_of(
-            sys.executable, "polyrank_worker", subject, models, "--backend", backend, "--precision", precision
-        )
-        for name, (backend, precision) in ours.items()
+        name: command_of(sys.executable, "polyrank_worker", work, models, "--precision", precision)
+        for name, (work, precision) in ours.items()
     }
     for variant in options.against:
         python = python_of(ENVIRONMENTS[variant.partition("-")[0]], options.cache)

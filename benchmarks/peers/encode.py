@@ -2,9 +2,10 @@
 
     python -m benchmarks.peers.encode [--data F] [--pool F] [--threads 1 2] [--rounds 5] [--against torch openvino ...]
 
-Same weights (all-MiniLM-L6-v2), same texts, same cores, in turns. polyrank makes 64 context vectors, code attention
-included; sentence-transformers makes one. A context is the last one to six turns of a dialogue of `--data`. `--sample`
-candidates of `--pool` are encoded. Prints a table, and one JSON object as the last line.
+Same texts, same cores, in turns. polyrank takes the shipped chat-poly, and the peers' weights (all-MiniLM-L6-v2: base);
+either makes 64 context vectors, code attention included, where sentence-transformers makes one. A context is the last
+one to six turns of a dialogue of `--data`. `--sample` candidates of `--pool` are encoded. Prints a table, and one JSON
+object as the last line.
 """
 
 import argparse
@@ -12,8 +13,14 @@ import sys
 
 from benchmarks.peers import inputs
 from benchmarks.peers.compare import CALL_COLUMNS, Work, add_variants, compared, finish, parser_of
+from benchmarks.peers.ratios import OURS
 
 ALONE, TOGETHER, ALIKE = 20, 32, 64
+SIDES = {
+    OURS: ("encode", "auto"),
+    f"{OURS}, base": ("encode-base", "auto"),
+    f"{OURS}, base in float32": ("encode-base", "float32"),
+}
 
 
 def works(options: argparse.Namespace) -> list[Work]:
@@ -34,7 +41,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=500, help="candidates, from the whole pool; default: 500")
     options = parser.parse_args()
     alike = "candidates", inputs.replies(options.pool, ALIKE)
-    return finish("encode", compared("encode", works(options), options, alike), CALL_COLUMNS, options)
+    return finish("encode", compared("encode", SIDES, works(options), options, alike), CALL_COLUMNS, options)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
-"""What one would write without polyrank: FastAPI, sentence-transformers and a flat FAISS index.
+"""What one would write without polyrank: FastAPI, sentence-transformers in OpenVINO and a flat FAISS index.
 
-    POOL=texts.json VECTORS=vectors.npy MODEL=DIR uvicorn benchmarks.peers.fastapi_app:app
+    POOL=texts.json VECTORS=vectors.npy MODELS=DIR uvicorn benchmarks.peers.fastapi_app:app
 
 POOL is a list of texts, VECTORS their embeddings (N, D).
 """
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
+from benchmarks.peers.st_worker import openvino
 from fastapi import FastAPI
 from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
@@ -20,7 +22,9 @@ texts = json.loads(Path(os.environ["POOL"]).read_text())
 vectors = np.load(os.environ["VECTORS"]).astype(np.float32)
 index = faiss.IndexFlatIP(vectors.shape[1])
 index.add(vectors)
-encoder = SentenceTransformer(os.environ["MODEL"], device="cpu", trust_remote_code=False)
+models = Path(os.environ["MODELS"])
+kind = partial(SentenceTransformer, trust_remote_code=False)
+encoder = openvino(kind, models / "encoder", models / "encoder-openvino")
 encoder.encode("warm")
 app = FastAPI()
 

@@ -1,4 +1,4 @@
-"""The weights that all sides share, and polyrank's models over them."""
+"""The weights of the peers, and polyrank's models: the shipped chat-poly, and two over the peers' weights."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.checkpoint.lookup import MINILM, resolve_base
 
-CODES = REPOSITORY / "checkpoints" / "chat-poly" / WEIGHTS_FILE
+CHAT_POLY = REPOSITORY / "checkpoints" / "chat-poly"
 TOKENS = 256  # the limit that the base model was published with, and that sentence-transformers uses
 
 
@@ -35,7 +35,7 @@ def poly_in(models: Path) -> Path:
     folder = models / "polyrank-poly"
     if not folder.is_dir():
         _save(config, folder)
-        save_file({"code_vectors": load_file(CODES)["code_vectors"]}, folder / WEIGHTS_FILE)
+        save_file({"code_vectors": load_file(CHAT_POLY / WEIGHTS_FILE)["code_vectors"]}, folder / WEIGHTS_FILE)
     return folder
 
 

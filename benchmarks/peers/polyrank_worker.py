@@ -1,6 +1,6 @@
-"""polyrank's side: a Poly-encoder of 64 codes, or a Cross-encoder, over the weights of a base model.
+"""polyrank's side: the shipped chat-poly, or a Poly-encoder of as many codes, or a Cross-encoder, over a base model.
 
-python -m benchmarks.peers.polyrank_worker encode|rerank --models DIR --threads N [--backend auto] [--precision auto]
+python -m benchmarks.peers.polyrank_worker encode|encode-base|rerank --models DIR --threads N [--precision auto]
 """
 
 import argparse
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.peers.models import cross_in, poly_in
+from benchmarks.peers.models import CHAT_POLY, cross_in, poly_in
 from benchmarks.peers.worker import answer
 
 from polyrank.model.inference.runners import Runner
@@ -21,9 +21,9 @@ from polyrank.model.text.assembly import Conversation
 Calls = dict[str, Callable[[Sequence[Any]], Any]]
 
 
-def encode(models: Path, runner: Runner) -> tuple[Calls, Runner]:
+def encode(model: Path, runner: Runner) -> tuple[Calls, Runner]:
     """Return calls from texts to context vectors (N, M, D) and to candidate embeddings (N, D)."""
-    ranker = load_late(poly_in(models), *runner)
+    ranker = load_late(model, *runner)
 
     def contexts(texts: Sequence[str]) -> Any:
         tokens = [ranker.tokenize_context(Conversation.of(text))[0] for text in texts]
@@ -35,9 +35,9 @@ def encode(models: Path, runner: Runner) -> tuple[Calls, Runner]:
     return {"contexts": contexts, "candidates": candidates}, Runner(ranker.backend, ranker.precision)
 
 
-def rerank(models: Path, runner: Runner) -> tuple[Calls, Runner]:
+def rerank(model: Path, runner: Runner) -> tuple[Calls, Runner]:
     """Return the call from pairs of one context to scores (N,)."""
-    ranker = load_cross(cross_in(models), "cpu", *runner)
+    ranker = load_cross(model, "cpu", *runner)
 
     def pairs(given: Sequence[tuple[str, str]]) -> Any:
         conversation = Conversation.of(given[0][0])
@@ -46,7 +46,11 @@ def rerank(models: Path, runner: Runner) -> tuple[Calls, Runner]:
     return {"pairs": pairs}, Runner(ranker.backend, ranker.precision)
 
 
-WORKS = {"encode": encode, "rerank": rerank}
+WORKS = {
+    "encode": lambda models, runner: encode(CHAT_POLY, runner),
+    "encode-base": lambda models, runner: encode(poly_in(models), runner),
+    "rerank": lambda models, runner: rerank(cross_in(models), runner),
+}
 
 
 def main() -> int:
@@ -54,11 +58,10 @@ def main() -> int:
     parser.add_argument("work", choices=WORKS)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--backend", default="auto")
     parser.add_argument("--precision", default="auto")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    calls, runner = WORKS[arguments.work](arguments.models, Runner(arguments.backend, arguments.precision))
+    calls, runner = WORKS[arguments.work](arguments.models, Runner("auto", arguments.precision))
     answer(calls, {**runner._asdict(), "versions": {"torch": torch.__version__}})
     return 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from benchmarks.peers import inputs
-from benchmarks.peers.models import base_in, poly_in
+from benchmarks.peers.models import CHAT_POLY, base_in
 from benchmarks.vectors import taken_from
 from numpy.typing import NDArray
 
@@ -71,10 +71,9 @@ class Pools:
 
 
 def pools_of(options: argparse.Namespace) -> tuple[polyrank.LateRanker, Pools]:
-    """Return the model with default settings and one thread, and the pools that it encodes; see `parser_of`."""
-    models = options.cache / "models"
-    base_in(models)
+    """Return chat-poly with default settings and one thread, and the pools that it encodes; see `parser_of`."""
+    base_in(options.cache / "models")  # which the peers read
     torch.set_num_threads(1)  # as servers have
-    ranker = load_late(poly_in(models), "auto", "auto")
+    ranker = load_late(CHAT_POLY, "auto", "auto")
     texts = list(dict.fromkeys(inputs.replies(options.pool)))[:MOST]
     return ranker, Pools(options.cache / "pools", texts, ranker)

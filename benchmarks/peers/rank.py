@@ -2,12 +2,12 @@
 
     python -m benchmarks.peers.rank [--data F] [--pool F [F...]] [--sizes 1000 10000 31000 100000] [--rounds 5]
 
-All servers have the same model (all-MiniLM-L6-v2) and get the same contexts, which are all different. A server has one
-core and one thread, the load generator the other core. They take turns, and waiting servers are stopped. infinity only
-embeds the context (`/embeddings`, torch and ONNX Runtime). The FastAPI app (fastapi_app.py) embeds it and searches a
-flat FAISS index. `/rank` encodes it into 64 vectors and scans the pool exactly. Measures 1, 4, 16 and 64 callers over
-`--callers-size` candidates, and one caller over pools of `--sizes`. Prints a table, and one JSON object as the last
-line.
+polyrank has the shipped chat-poly, the other servers its base (all-MiniLM-L6-v2). All get the same contexts, which are
+all different. A server has one core and one thread, the load generator the other core. They take turns, and waiting
+servers are stopped. infinity only embeds the context (`/embeddings`, torch and ONNX Runtime). The FastAPI app
+(fastapi_app.py) embeds it and searches a flat FAISS index. `/rank` encodes it into 64 vectors and scans the pool
+exactly. Measures 1, 4, 16 and 64 callers over `--callers-size` candidates, and one caller over pools of `--sizes`.
+Prints a table, and one JSON object as the last line.
 """
 
 import argparse

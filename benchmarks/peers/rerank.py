@@ -10,8 +10,10 @@ import sys
 
 from benchmarks.peers import inputs
 from benchmarks.peers.compare import CALL_COLUMNS, Work, add_variants, compared, finish, parser_of
+from benchmarks.peers.ratios import OURS
 
 CANDIDATES = 50
+SIDES = {OURS: ("rerank", "auto"), f"{OURS}, float32": ("rerank", "float32")}
 
 
 def main() -> int:
@@ -19,7 +21,7 @@ def main() -> int:
     add_variants(parser, threads=[2])
     options = parser.parse_args()
     work = Work("50 pairs", "pairs", [inputs.pairs(options.data, options.pool, CANDIDATES, options.seed)], 1)
-    return finish("rerank", compared("rerank", [work], options), CALL_COLUMNS[:-1], options)
+    return finish("rerank", compared("rerank", SIDES, [work], options), CALL_COLUMNS[:-1], options)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def main() -> int:
     worker = ["-m", "benchmarks.peers.search_worker"]
     commands = {
         OURS: [sys.executable, *worker, "scan", "--folder", vectors.parent],
-        SEARCH_PEER: [python_of("sentence-transformers", options.cache), *worker, "flat", "--folder", vectors.parent],
+        SEARCH_PEER: [python_of("openvino", options.cache), *worker, "flat", "--folder", vectors.parent],
     }
     found = []
     for threads in options.threads:

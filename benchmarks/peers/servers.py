@@ -90,9 +90,9 @@ def infinity(engine: str, models: Path, cache: Path) -> Iterator[Server]:
 @contextmanager
 def fastapi_app(pool: Path, vectors: Path, models: Path, cache: Path) -> Iterator[Server]:
     """Run fastapi_app.py, which returns the ten nearest of the pool."""
-    variables = {"POOL": str(pool), "VECTORS": str(vectors), "MODEL": str(models / "encoder")}
+    variables = {"POOL": str(pool), "VECTORS": str(vectors), "MODELS": str(models)}
     command = ["-m", "uvicorn", "benchmarks.peers.fastapi_app:app", "--log-level", "error"]
-    with _started([python_of("sentence-transformers", cache), *command], variables, models) as running:
+    with _started([python_of("openvino", cache), *command], variables, models) as running:
         yield Server("FastAPI app", running, "/rank", lambda text: {"context": text, "top_k": 10})
 
 
