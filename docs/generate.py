@@ -33,7 +33,7 @@ HELP_COLUMNS = "100"  # argparse wraps help at the terminal's width; the page mu
 def pages() -> dict[Path, str]:
     """Return the generated part of each page."""
     return {
-        DOCS / "how-to" / "your-files.md": maps_table(),
+        DOCS / "how-to" / "your-files.md": maps_list(),
         DOCS / "reference" / "settings.md": settings_table(),
         DOCS / "reference" / "loop.md": loop_table(),
         DOCS / "reference" / "cli.md": command_help(),
@@ -63,9 +63,9 @@ def settings_table() -> str:
     return _table(("variable", "flag", "default", "meaning"), rows)
 
 
-def maps_table() -> str:
-    """Return a table of the maps that come along with `polyrank convert`."""
-    return _table(("map", "files"), [(f"`{name}`", used.about) for name, used in shipped().items()])
+def maps_list() -> str:
+    """Return a list of the maps that come along with `polyrank convert`."""
+    return "".join(f"* `{name}`: {used.about}\n" for name, used in shipped().items())
 
 
 def loop_table() -> str:

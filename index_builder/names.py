@@ -31,12 +31,12 @@ class BuildCommand:
 
     probes: Path | None = option(
         None,
-        "dialogues, .jsonl[.gz|.zst]: tune the index until it finds min-recall of their 10 best candidates",
+        "dialogues, .jsonl[.gz|.zst], by which to tune the index",
         metavar="F",
     )
     cluster: str | None = option(
         None,
-        "encode on the machines of this Ray cluster, which must run; auto: the one of this machine",
+        "encode on this Ray cluster; auto: that of this machine",
         metavar="auto|HOST:PORT",
     )
     encoders: int | None = option(

@@ -56,7 +56,7 @@ class Architecture:
         return self.retrieves and self.encoder is not None
 
 
-_RESIDUAL = "the first stage's score is added; the paper's form is without"
+_RESIDUAL = "add the first stage's score, unlike the papers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class UniConfig(Block):
     of: ClassVar[str] = "uni"
     mask: Literal["one-way", "arrow"] = option("one-way", "arrow: the context sees the candidates; the paper's")
     state: Literal["mean", "first"] = option(
-        "mean", "which of a candidate's last states makes its score: their mean or the first", name="score_state"
+        "mean", "which of a candidate's last states make its score", name="score_state"
     )
 
 

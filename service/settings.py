@@ -46,8 +46,8 @@ class Settings(BaseSettings):
     # Ordered by how often people set them: `make docs` keeps this order.
     store: Annotated[dict[str, Path], NoDecode] = Field(
         default={},
-        description="the store's directory: generations, jobs, log of updates; `NAME=DIR` for each of several pools,"
-        " separated by commas in the variable, a table in the file; not set: only the other models serve",
+        description="the store's directory; `NAME=DIR` for each of several pools, separated by commas in the variable, "
+        "a table in the file; not set: only the other models serve",
     )
     host: str = Field(default="127.0.0.1", description="where to listen")
     port: int = Field(default=8000, ge=0, le=65535, description="0: any free one, printed when ready")
@@ -57,8 +57,8 @@ class Settings(BaseSettings):
     )
     redis_url: SecretStr | None = Field(
         default=None,
-        description="Redis for vectors of sent texts and copies of generations; rebuilds without a cluster write there "
-        "too; with `?secret=...` at its end nobody else can make values that are used",
+        description="Redis for vectors of sent texts and copies of generations; with `?secret=...` at its end nobody "
+        "else can make values that are used",
     )
     keys_file: Path | None = Field(
         default=None, description="API keys, as `polyrank keys` writes them; not set: everybody may do everything"
@@ -68,13 +68,12 @@ class Settings(BaseSettings):
     model_root: Path | None = Field(default=None, description="`POST /index` may name models under it")
     vectors: Literal["local", "redis"] = Field(
         default="local",
-        description="where candidates' vectors are read; with Redis the matrix need not be on this disk",
+        description="where candidates' vectors are read",
     )
 
     feedback: Literal["off", "ids", "texts"] = Field(
         default="off",
-        description="what is recorded of rankings and of feedback: nothing; ids, to count; or also texts, redacted, to "
-        "train on them",
+        description="what is recorded of rankings and of feedback: nothing; ids, to count; or also texts, to train on",
     )
     feedback_days: int = Field(default=30, ge=1, le=3650, description="how long that is kept")
     feedback_mb: int = Field(
@@ -83,7 +82,7 @@ class Settings(BaseSettings):
     feedback_redact: str | None = Field(
         default=None,
         pattern=r"^[\w.]+:\w+$",
-        description="a function, as `package:function`: takes a text that was redacted, returns what may be recorded",
+        description="a function, as `package:function`, from a redacted text to what may be recorded",
     )
 
     cluster: str | None = Field(
@@ -94,10 +93,10 @@ class Settings(BaseSettings):
         default=0.0,
         ge=0,
         le=10_000,
-        description="how long a shard may take before another one is asked, too; 0: as long as 19 of 20 take",
+        description="how long a shard may take before another one is asked; 0: as long as 19 of 20 take",
     )
     min_searched: float = Field(
-        default=0.5, ge=0, le=1, description="503 if the shards that answer hold a smaller share of the pool"
+        default=0.5, ge=0, le=1, description="503 if the shards that answer hold less of the pool"
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -112,19 +111,19 @@ class Settings(BaseSettings):
     tracing: bool = Field(default=False, description="send spans to the collector that the `OTEL_*` variables name")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
-        description="names as which callers reach the server, besides loopback names and the address it listens on; "
+        description="names as which callers reach the server, besides loopback names and its address; "
         "`*.shop.example`: all that end so; `*`: any; separated by commas in the variable",
     )
     playground: bool = Field(default=True, description="the page at `/playground`, where `/` leads")
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(), description="pages of these origins may call from a browser; separated by commas in the variable"
+        default=(), description="pages of these origins may call; separated by commas in the variable"
     )
 
     backend: BackendName = Field(
         default="auto", description="what runs the models; auto: torch or openvino, whichever is faster here"
     )
     precision: PrecisionName = Field(
-        default="auto", description="what the models compute in; auto: whichever is faster here and as good as float32"
+        default="auto", description="of the models; auto: whichever is faster here and as good as float32"
     )
     device: str = Field(
         default="auto",
@@ -134,10 +133,10 @@ class Settings(BaseSettings):
         default=None,
         ge=1,
         le=1024,
-        description="of OpenVINO, torch, NumPy and FAISS; not set: as the processors and the container's quota allow",
+        description="of OpenVINO, torch, NumPy and FAISS; not set: as processors and quota allow",
     )
     deterministic: bool = Field(
-        default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"
+        default=False, description="read each text alone: equal requests get bit-equal scores, more slowly"
     )
 
     max_timeout_ms: int = Field(
@@ -150,7 +149,7 @@ class Settings(BaseSettings):
         default=20_000,
         ge=1,
         le=10_000_000,
-        description="characters of one text; a turn of a conversation loses its beginning, other texts get 422 above",
+        description="characters of one text; a turn loses its beginning, other texts get 422 above",
     )
     max_body_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1024, le=2**30, description="bytes of one request; 413 above"
@@ -168,7 +167,7 @@ class Settings(BaseSettings):
         default=None,
         ge=PER_S.least,
         le=PER_S.most,
-        description="calls of a key that has no rate of its own, or of everybody together where there are no keys",
+        description="calls of a key without a rate, or of everybody where there are no keys",
     )
 
     text_cache_ttl_s: int = Field(
@@ -184,7 +183,7 @@ class Settings(BaseSettings):
 
     compiled_cache_dir: Path | None = Field(
         default=None,
-        description="where compiled models are kept; not set: `polyrank` in the user's directory of caches",
+        description="where compiled models are kept; not set: in the user's directory of caches",
     )
     compiled_cache_mb: int = Field(
         default=DEFAULT_MIB,
@@ -200,21 +199,18 @@ class Settings(BaseSettings):
         default=10_000,
         ge=0,
         le=1_000_000_000,
-        description="upserts and deletions that make the server compact, as 32 MiB of them do, or, where words count,"
-        " half as many as there were replies (50 at least); 0: never by itself",
+        description="upserts and deletions after which the server compacts; 0: never by itself",
     )
-    drain_delay_s: float = Field(
-        default=5.0, ge=0, le=300, description="how long requests are accepted after SIGTERM, while balancers notice it"
-    )
+    drain_delay_s: float = Field(default=5.0, ge=0, le=300, description="how long requests are accepted after SIGTERM")
 
     rerank_dialect: Literal["tei", "cohere", "jina", "infinity", "voyage"] | None = Field(
         default=None,
-        description="of `/rerank` bodies with `documents`; not set: Voyage's if they have `top_k`, else Cohere's",
+        description="of `/rerank` bodies with `documents`; not set: told by them",
     )
     served_model_name: str | None = Field(
         default=None,
         min_length=1,
-        description="the name that `/info` and compatible routes give the models; not set: their own",
+        description="the name that `/info` and compatible routes give the models",
     )
     strict_model: bool = Field(
         default=False, description="404 where a compatible route is asked for a model that is not served"

@@ -46,9 +46,7 @@ class TrainConfig:
 
     architecture: str
     base: str
-    recipe: str = option(
-        "", "a paper's settings instead of ours; options that you give replace them; words then count nothing"
-    )
+    recipe: str = option("", "a paper's settings, without words; options that you give replace them")
     task: Literal["rank", "classify"] = option("rank", "classify: tell the classes of pairs or texts")
     labels: Sequence[str] = ()  # the classes; `train` finds them in the files
     class_from: ClassFrom = "head"  # what tells them, as in ModelConfig; it follows from the files, too
@@ -58,13 +56,13 @@ class TrainConfig:
     accumulate: int = option(1, "batches whose gradients are added up for one step", _BATCH, metavar="N")
     negatives: int = option(
         7,
-        "listed negatives of an example that join a batch, drawn if it has more; 0: none; cross, uni: any",
+        "listed negatives of an example that join a batch; cross, uni: any",
         Bounds(0, 100_000),
         metavar="N",
     )
     extra_replies: int = option(
         0,
-        "how many other examples give a batch their replies as negatives; cheap where replies are short",
+        "how many other examples give a batch their replies as negatives",
         Bounds(0, 1_000_000),
         metavar="N",
     )
@@ -99,15 +97,11 @@ class TrainConfig:
         0, "train adapters of this rank; 0: the weights", Bounds(0, WIDEST), metavar="R", group="memory"
     )
     chunk_tokens: int = option(4096, "padded tokens encoded at a time", Bounds(1, 10**9), metavar="N", group="memory")
-    gradient_cache: bool = option(
-        False, "large batches in small memory, exactly, at the price of a second forward", group="memory"
-    )
+    gradient_cache: bool = option(False, "large batches in small memory, for a second forward", group="memory")
     gradient_checkpointing: bool = option(
-        False, "one layer's activations at a time, at the price of a second forward", group="memory"
+        False, "one layer's activations at a time, for a second forward", group="memory"
     )
-    precision: Precision = option(
-        "auto", "what autocast computes in; auto: bf16 where there are instructions for it, else no", group="memory"
-    )
+    precision: Precision = option("auto", "of autocast; auto: bf16 where the processor has it", group="memory")
     context_vectors: ContextVectors | None = option(
         None, "poly: which ones (Humeau et al. 4.4, Appendix C)", start="codes"
     )
@@ -126,7 +120,7 @@ class TrainConfig:
         None, "history window", Bounds(1, 1_000_000), otherwise="what the tokens allow", metavar="N"
     )
     languages: Sequence[str] | None = option(
-        None, "which the files are in, ISO 639-1; a build says where a pool is in none of them", metavar="L"
+        None, "of the files, ISO 639-1; a build says where a pool is in none", metavar="L"
     )
 
     def __post_init__(self) -> None:
@@ -258,7 +252,7 @@ class InnerTrainConfig(TwoStageTrainConfig):
     """Settings of an encoder that a teacher may show more than its scores (`LateEncoder.inner_teacher`)."""
 
     inner_weight: float = option(
-        0.0, "weight of the loss that compares inner states or attention with the teacher's", _WEIGHT, metavar="W"
+        0.0, "weight of the loss by the teacher's inner states or attention", _WEIGHT, metavar="W"
     )
 
     def __post_init__(self) -> None:
@@ -277,9 +271,7 @@ class PretrainConfig(TrainConfig):
     tune: str = "all"
     mask_share: float = option(0.15, "of the words to mask", Bounds(0.001, 0.999), metavar="SHARE")
     alternate: bool = option(False, "batches learn words and replies in turns, and not each both")
-    batch_tokens: int = option(
-        0, "tokens of a batch, whose number of examples then follows; 0: batch-size counts", _COUNT, metavar="N"
-    )
+    batch_tokens: int = option(0, "tokens of a batch; 0: batch-size counts", _COUNT, metavar="N")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -342,18 +334,16 @@ class Data:
     paths: Sequence[Path]
     weights: Sequence[float] = option(
         (),
-        "how often a batch comes from each file, relative to the others",
+        "relative shares of the files in batches",
         Bounds(1e-6, 1e6),
         otherwise="their sizes",
         metavar="W",
     )
-    every_turn: bool = option(False, "make an example of every reply, not only of the last")
+    every_turn: bool = option(False, "make an example of every reply")
     held_out: int = option(
         1000, "examples of a file to select by; of a small file a tenth", Bounds(1, 10**9), metavar="N"
     )
-    max_rejected: float = option(
-        0.01, "share of bad lines above which a file is refused", Bounds(0.0, 1.0), metavar="SHARE"
-    )
+    max_rejected: float = option(0.01, "most bad lines that a file may have", Bounds(0.0, 1.0), metavar="SHARE")
 
     def __post_init__(self) -> None:
         if self.weights and len(self.weights) != len(self.paths):

@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     from polyrank.service.client.clients import Client
 
 _PARTS = ("text", "id")
-_COLUMNS_HELP = (
-    "columns of tables, or fields of .jsonl, that hold texts and ids; default: those of the names text and id"
-)
+_COLUMNS_HELP = "columns of tables, or fields of .jsonl, that hold texts and ids"
 _ENCODING_HELP = "of .csv pools; default: UTF-8, or what their first bytes say"
 L = TypeVar("L")
 REFERENCE = Runner(TORCH, FLOAT32)

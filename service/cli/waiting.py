@@ -16,9 +16,7 @@ _ANSWER_SECONDS = 10.0
 
 def add_wait_option(parser: argparse.ArgumentParser) -> None:
     """Add `--wait`; `require_server` and `loading` heed it."""
-    parser.add_argument(
-        "--wait", metavar="URL", help="end once the server there, which follows this store, answers by the generation"
-    )
+    parser.add_argument("--wait", metavar="URL", help="end once the server there answers by the generation")
 
 
 def require_server(arguments: argparse.Namespace) -> None:

@@ -20,9 +20,7 @@ class LoopConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
     store: Path = Field(description="the store's directory, on this machine")
-    golden: tuple[Path, ...] = Field(
-        default=(), description="files of dialogues that judge each new model, and that nothing is trained on"
-    )
+    golden: tuple[Path, ...] = Field(default=(), description="files of dialogues that judge each new model")
     train: tuple[str, ...] = Field(default=(), description='options of `polyrank train`, such as `["--steps", "500"]`')
     mine: tuple[str, ...] = Field(default=(), description="options of `polyrank mine`")
     least_examples: int = Field(default=200, ge=1, le=1_000_000, description="new examples that a run needs")

@@ -130,7 +130,7 @@ class Metrics:
         )
         self.feedback_textless = self._counter(
             "polyrank_feedback_textless_total",
-            "Lines recorded without texts, because the function of feedback_redact failed",
+            "Lines recorded without texts: feedback_redact failed",
             **of_pool,
         )
         self.feedback_bytes = self._state("polyrank_feedback_bytes", "Size of the files of feedback", of_pool)
@@ -148,7 +148,7 @@ class Metrics:
         self._trial_info = self._info("polyrank_trial_info", "The generation on trial", generation)
         self._canary_share = self._gauge(
             "polyrank_canary_share",
-            "Share of the conversations for the trial, and what it takes now",
+            "Share of the conversations for the trial",
             "livemin",
             (*of_pool, "of"),
         )

@@ -37,10 +37,10 @@ def add_to(commands: Any) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, run, text in (
         ("get", _get, "print a candidate"),
-        ("list", _list, "print candidates, one JSON object a line, as pool files have them"),
+        ("list", _list, "print candidates, as pool files have them"),
         ("put", _put, "add candidates, or replace those with the same ids"),
         ("delete", _delete, "remove candidates"),
-        ("sync", _sync, "make the candidates those of pool files: put what differs, remove what they lack"),
+        ("sync", _sync, "put what differs in pool files, remove what they lack"),
     ):
         action = actions.add_parser(name, help=text)
         add_service_options(action)

@@ -28,22 +28,20 @@ def add_to(commands: Any) -> None:
     parser.description = _DESCRIPTION
     add = parser.add_argument
     add("files", nargs="+", type=Path, metavar="FILE", help="all of one kind")
-    add("--from", dest="form", metavar="NAME", help="the map that comes along; default: told by the files' content")
+    add("--from", dest="form", metavar="NAME", help="the map that comes along; default: the one that fits")
     add("--map", type=Path, metavar="FILE", help="a map of your own")
-    add("--draft", type=Path, metavar="FILE", help="write the beginning of a map for the files, and convert nothing")
+    add("--draft", type=Path, metavar="FILE", help="only write the beginning of a map for the files")
     add("--output", type=Path, metavar="DIR", help="new or empty; needed unless --draft")
     add("--columns", type=_columns, default={}, metavar="KEY=COLUMN,…", help="keys of a map: conversation=Ticket ID,…")
     add("--answering", nargs="+", default=[], metavar="NAME", help="who answers, as the files call them")
-    add("--first-asks", action="store_true", help="who speaks first in a conversation asks, and all others answer")
+    add("--first-asks", action="store_true", help="who speaks first asks, all others answer")
     orders = ("file", "day-first", "month-first")
-    add("--order", choices=orders, help="of messages: as in the file; or by times, and what stands first in days")
+    add("--order", choices=orders, help="of messages: as in the file, or by times with this form of days")
     add("--keep-quotes", action="store_true", help="keep what mails quote, and their signatures")
-    add("--redact", action="store_true", help="take out addresses, numbers and the like, as of feedback")
-    often = "put a reply into the pool if it was given N times; default: 1"
+    add("--redact", action="store_true", help="take out addresses and numbers, as of feedback")
+    often = "put a reply into the pool if given N times; default: 1"
     add("--min-count", type=Within(ANY_COUNT), default=1, metavar="N", help=often)
-    add_encoding_option(
-        parser, "of .csv files, such as windows-1252; default: UTF-8, and else what they seem to be in, which is said"
-    )
+    add_encoding_option(parser, "of .csv files, such as windows-1252; default: what they seem to be in")
     add_json_option(parser)
     parser.set_defaults(run=run)
 

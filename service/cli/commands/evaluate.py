@@ -67,8 +67,8 @@ def add_to(commands: Any) -> None:
     add("--seed", type=Within(ANY_SEED), metavar="N", help="of that draw; default: 0")
     add_runner_options(parser, "torch, the reference", "float32, the reference")
     add("--limit", type=Within(ANY_COUNT), metavar="N", help="only the first N examples, or judged queries")
-    add("--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl")
-    add("--report", type=Path, metavar="F", help="write a page to look at, .html: figures, and texts of differences")
+    add("--output", type=Path, metavar="F", help="write rank and scores of each example, .jsonl")
+    add("--report", type=Path, metavar="F", help="write a page, .html: figures, and texts of differences")
     add_json_option(parser)
     parser.set_defaults(run=run)
 

@@ -43,13 +43,13 @@ def add_to(commands: Any) -> None:
 
     add("status", _status, "count what is recorded")
     erasing = actions.add_parser("erase", help="remove all that is recorded of conversations, from every pool")
-    stores = "as for serve; may come again; default: POLYRANK_STORE, or the file that POLYRANK_CONFIG names"
+    stores = "as for serve; may come again; default: that of POLYRANK_STORE or POLYRANK_CONFIG"
     erasing.add_argument("--store", action="extend", nargs="+", metavar="[NAME=]DIR", help=stores)
     names = "as requests name it, or a ranking_id; may come again"
     erasing.add_argument("--conversation", required=True, action="extend", nargs="+", metavar="NAME", help=names)
     add_json_option(erasing)
     erasing.set_defaults(run=_erase)
-    exporting = add("export", _export, "write what was learnt: dialogues to train on and to judge by, and labels")
+    exporting = add("export", _export, "write dialogues to train on and to judge by, and labels")
     exporting.description = _EXPORTS
     exporting.add_argument("--output", required=True, type=Path, metavar="DIR", help="new or empty")
     golden = "dialogues that no model may learn from; their contexts are left out"

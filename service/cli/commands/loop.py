@@ -27,7 +27,7 @@ def add_to(commands: Any) -> None:
     running.add_argument("--config", required=True, type=Path, metavar="F", help="the settings, .toml")
     running.set_defaults(run=run)
     for name, act, text in (
-        ("status", _status, "what the latest run has done, what it waits for, and the last verdict on a model"),
+        ("status", _status, "what the latest run has done and waits for, and the last verdict"),
         ("abort", _abort, "end the run that has not ended, and its canary; what is active stays"),
     ):
         action = actions.add_parser(name, help=text)

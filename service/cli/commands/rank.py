@@ -52,7 +52,7 @@ def add_to(commands: Any) -> None:
         "--answer-if",
         type=Within(Bounds(0.001, 1.0)),
         metavar="P",
-        help="say whether the first reply is right with this probability; needs a calibrated model",
+        help="say whether the first reply is right with this probability",
     )
     parser.add_argument(
         "--explain", action="store_true", help=f"say what makes each of the first {MOST_EXPLAINED} win over the others"

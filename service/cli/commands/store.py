@@ -51,11 +51,9 @@ def add_to(commands: Any) -> None:
     for switching in (activate, rollback, compaction):
         add_wait_option(switching)
     gc = add("gc", _gc, "remove old generations")
-    gc.add_argument(
-        "--keep", type=Within(_KEPT), default=2, help="how many to keep, the active one among them; default: 2"
-    )
+    gc.add_argument("--keep", type=Within(_KEPT), default=2, help="how many to keep, with the active one; default: 2")
     gc.add_argument("--redis", metavar="URL", help="also remove their vectors from this Redis")
-    backup = add("backup", _back_up, "write what serving and rolling back need into one file; servers go on")
+    backup = add("backup", _back_up, "write what serving and rolling back need into one file")
     backup.add_argument("--to", required=True, metavar="F", help="a file such as store.tar.zst; -: standard output")
     restoring = actions.add_parser("restore", help="make a store of a backup")
     source = {"dest": "source", "required": True, "metavar": "F"}
@@ -268,7 +266,7 @@ def _add_shards(commands: Any) -> None:
     parser = commands.add_parser("shards", help="the parts of a pool: show them, cut it anew")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     status = actions.add_parser("status", help="the generations and their parts, as store list")
-    text = "cut the active generation into another number of parts; nothing is encoded"
+    text = "cut the active generation into another number of parts"
     moving = actions.add_parser("move", help=text)
     for action in (status, moving):
         action.add_argument("--store", required=True, type=Path, help="the store's directory")

@@ -33,7 +33,7 @@ _APART = ("task", "negatives", "extra_replies", "optimizer", "patience", "lora_r
 _NOT_ASKED = {*_APART, *SCORE_FIELDS}
 _DESCRIPTION = """Teach a base model conversations: to guess masked words, and to tell right replies from others. Writes
 a base model, which `polyrank train --base` takes for any architecture."""
-_RESUME = "go on with the unfinished run in --output, or refuse; without --resume it goes on if it is there"
+_RESUME = "go on with the unfinished run in --output, or refuse"
 _PACKAGES = ("accelerate", "tensorboard")
 _LIBRARIES = "loading libraries"
 
@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from; or lexical")
     parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
     parser.add_argument("--resume", action="store_true", help=_RESUME)
-    quantise_help = "as the last step, quantise it by these dialogues, which it must not have learnt from"
+    quantise_help = "as the last step, quantise it by these other dialogues"
     parser.add_argument("--quantise", nargs="+", type=Path, metavar="F", help=quantise_help)
     parser.add_argument("--report", type=Path, metavar="F", help="write a page with the run's curves, .html")
     parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="send it to the Hugging Face hub, as private")
@@ -82,9 +82,9 @@ def _add_evidence(group: Any) -> None:
     add = group.add_mutually_exclusive_group().add_argument
     add("--no-evidence", action="store_true", help="let words count nothing")
     add("--only-evidence", action="store_true", help="only fit how much words count; the network of --base stays")
-    only = "only fit the probability that a score stands for, by labels if there are some; all else of --base stays"
+    only = "only fit the probability that a score stands for, by labels if there are some"
     add("--only-calibration", action="store_true", help=only)
-    seen = "with --only-evidence or --only-calibration: --base was trained on these files; use what was held out"
+    seen = "with --only-evidence or --only-calibration: --base learnt from these; use what was held out"
     group.add_argument("--seen", action="store_true", help=seen)
 
 
