@@ -244,7 +244,7 @@ def _counterpart(name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
 
 
 # Two models that are right about the same rows count them twice. Of Cross-encoders that were trained apart and added to
-# a Poly-encoder's scores, those at 0.1 to 0.3 of their size ranked best (docs/measurements/quality.md).
+# a Poly-encoder's scores, those at 0.1 to 0.3 of their size ranked best.
 _HEAD_SHARE = 0.25
 
 
