@@ -80,10 +80,10 @@ class LocalPart(Searchable):
                 context, words = await journey.side_by_side(encode, read)
             else:
                 context = await encode(journey)
-            affordable, before = runtime.retrieval.affordable(self, request, journey), journey.seconds["retrieve"]
+            affordable, before = runtime.retrieval.affordable(self, query, journey), journey.seconds["retrieve"]
             search = PoolSearch(
                 part=self,
-                request=query.deepened(affordable),
+                request=affordable,
                 codes=context.encoding.codes,
                 journey=journey,
                 read=words,

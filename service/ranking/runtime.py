@@ -88,8 +88,8 @@ class Runtime:
         return own
 
     def _admission(self) -> Admission:
-        turn, models = TURN_BATCHES * self.settings.batch_tokens, self.forwards.generations
-        return Admission(self.settings.max_queue_tokens, turn, self.metrics, lambda: models.done_tokens)
+        turn = TURN_BATCHES * self.settings.batch_tokens
+        return Admission(self.settings.max_queue_tokens, turn, self.metrics, self.forwards.generations)
 
     @asynccontextmanager
     async def admitted(self, journey: Journey, tokens: int) -> AsyncIterator[None]:

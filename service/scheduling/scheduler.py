@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import SpanContext, get_current_span
 
 from polyrank.model.architectures.batching import FORWARD_TOKENS, cost, pack
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
@@ -201,7 +201,8 @@ class Scheduler:
         """
         if not work.sequences:
             return Done([], 0.0)
-        waiter = _Waiter(asyncio.get_running_loop().create_future(), self._clock(), deadline, self._tracing.current())
+        request = get_current_span().get_span_context()
+        waiter = _Waiter(asyncio.get_running_loop().create_future(), self._clock(), deadline, request)
         with self._changed:
             if self._closing or not self._thread.is_alive():
                 raise InferenceFailed(self.failed or f"the {self._name} thread has ended")
@@ -354,7 +355,10 @@ class Scheduler:
             if sum(lengths) >= FULL_SHARE * self._budget:
                 lane.full_rate.learn(cost(lengths), seconds)
         if self._metrics:
-            self._metrics.observe_batch(lane.name, lengths)
+            padded = max(lengths) * len(lengths)
+            self._metrics.batch_size.labels(lane.name).observe(len(lengths))
+            self._metrics.batch_tokens.labels(lane.name).observe(padded)
+            self._metrics.batch_padding.labels(lane.name).observe(1 - sum(lengths) / max(1, padded))
             requests = [waiter.request for work, _ in batch for waiter in work.waiters]
             self._tracing.batch(lane.name, lengths, requests, seconds)
 

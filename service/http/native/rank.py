@@ -212,7 +212,8 @@ def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
 
 def with_unread(cut: Truncation, body: SaidIn, read: Conversation) -> Truncation:
     """Return what was cut, together with what `checked_conversation` did not read; four letters count as a token."""
-    unread = body.said().letters - read.letters
+    pairs = zip(body.said().turns, read.turns, strict=True)
+    unread = sum(len(sent.text) - len(kept.text) for sent, kept in pairs)
     return replace(cut, tokens=cut.tokens + -(-unread // LETTERS_A_TOKEN)) if unread else cut
 
 
