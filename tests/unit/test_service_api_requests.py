@@ -138,7 +138,7 @@ def test_candidates_to_put_may_stand_under_their_name() -> None:
     rows = [{"id": "a", "text": "b", "metadata": {"n": 1}}]
     bare, named = (UpsertIn.model_validate_json(json.dumps(sent)) for sent in (rows, {"candidates": rows}))
     assert bare.rows == named.rows
-    assert named.ids() == ["a"]
+    assert named.ids == ["a"]
     with pytest.raises(ValidationError, match="occurs 2 times"):
         UpsertIn.model_validate_json(json.dumps({"candidates": rows * 2}))
 
