@@ -255,10 +255,10 @@ def part_found(search: PoolSearch, found: Found) -> Hits:
     rows, scores, cache_available = found.rows, found.scores, True
     if scores is None:
         with journey.timed("fetch"):
-            vectors, cache_available = part.gather(rows, journey.budget)
+            stored, cache_available = part.gather(rows, True, journey.budget)
         with journey.timed("score"):
             additions = None if words is None else replace(words.own, values=words.of(rows))
-            best = top_k(vectors, search.codes, search.request.depth, longest=part.longest, additions=additions)
+            best = top_k(stored.first, search.codes, search.request.depth, longest=part.longest, additions=additions)
             rows, scores = rows[best.rows], best.scores
     candidates = None
     if search.with_candidates:

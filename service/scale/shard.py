@@ -203,7 +203,7 @@ class Body:
         return PartStored(
             positions=stock.positions,
             candidates=stock.candidates(stock.every) if wanted.with_candidates else [],
-            made=stock.vectors(stock.every)[0] if wanted.with_vectors else part.nothing,
+            made=stock.gather(stock.every, False)[0] if wanted.with_vectors else part.nothing,
             words=stock.words,
             longest=stock.longest,
         )
