@@ -143,13 +143,6 @@ def test_candidates_to_put_may_stand_under_their_name() -> None:
         UpsertIn.model_validate_json(json.dumps({"candidates": rows * 2}))
 
 
-@pytest.mark.parametrize(("sent", "top_n"), [(False, None), (True, 20), ({}, 20), ({"top_n": 7}, 7)])
-def test_rerank_may_be_a_switch_or_a_number(sent: object, top_n: int | None) -> None:
-    body = accepted(RankIn, context="a", rerank=sent)
-    assert isinstance(body, RankIn)
-    assert body.top_n() == top_n
-
-
 @pytest.mark.parametrize("fields", [
     {}, {"pool": "p", "candidates": [{"text": "a"}]}, {"candidates": []}, {"candidates": ["a"]},
     {"candidates": [{"id": "a"}]}, {"candidates": [{"text": "a", "metadata": {"$x": 1}}]},
