@@ -219,10 +219,13 @@ class Pool:
         of_part = {part: np.arange(len(texts)) for part in range(len(self._serving.parts))}
         wanted = Wanted(texts=texts, with_vectors=True)
         stock = await self._read(of_part, lambda _: wanted, self._journey)
+        nothing = KnownTexts(_NONE, nothing_of(self._serving.generation.manifest))
+        if not len(stock.positions):
+            return nothing
         try:
             made, _ = await self._runtime.candidates.run(partial(stock.gather, stock.every, False), self._journey)
         except StoreUnavailable:  # then they are encoded as new ones are
-            return KnownTexts(_NONE, nothing_of(self._serving.generation.manifest))
+            return nothing
         return KnownTexts(stock.positions, made)
 
     async def _read(self, of_part: Mapping[int, Rows], wanted: Callable[[int], Wanted], journey: Journey) -> Stock:

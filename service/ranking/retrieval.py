@@ -189,8 +189,10 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[F
 
 
 def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
-    excluded = snapshot.rows(request.exclude_ids)
-    excluded = np.unique(excluded[excluded >= 0])
+    excluded: Rows = np.empty(0, np.int64)
+    if request.exclude_ids:
+        found = snapshot.rows(request.exclude_ids)
+        excluded = np.unique(found[found >= 0])
     if request.filter is None:
         dropped, kept = snapshot.removed, snapshot.added
         if len(excluded):
