@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from typing import NoReturn
 
 
@@ -12,6 +13,7 @@ def command() -> NoReturn:
         signal.signal(signal.SIGINT, _end)
     from polyrank.service import cli
 
+    cli.modules_of(*sys.argv[1:2])
     signal.signal(signal.SIGINT, usual)
     cli.command()
 

@@ -110,12 +110,12 @@ class Resources:
 @contextmanager
 def writing(held: Resources) -> Iterator[None]:
     """Raise DiskFull or StoreReadOnly where the store cannot be written to for these reasons."""
-    with disk_full_named(held.store.root):
-        try:
-            yield
-        except OSError as error:
-            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-                raise StoreReadOnly from error
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise StoreReadOnly from error
+        with disk_full_named(held.store.root):
             raise
 
 

@@ -8,6 +8,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     RootModel,
     TypeAdapter,
     ValidationError,
@@ -102,18 +103,22 @@ class UpsertIn(RootModel[_Upsert]):
         json_schema_extra={"examples": [[{"id": "r1", "text": "Let me check.", "metadata": {"lang": "en"}}]]},
     )
 
+    _ids: list[str] = PrivateAttr()
+
     @property
     def rows(self) -> list[PoolCandidateIn]:
         """The candidates."""
         return self.root.candidates if isinstance(self.root, CandidatesIn) else self.root
 
+    @property
     def ids(self) -> list[str]:
-        """Return the ids; where one is missing, it is made from a hash of the text."""
-        return [candidate.id or text_id(candidate.text) for candidate in self.rows]
+        """The ids; where one is missing, it is made from a hash of the text."""
+        return self._ids
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
-        (most, times), *_ = Counter(self.ids()).most_common(1)
+        self._ids = [candidate.id or text_id(candidate.text) for candidate in self.rows]
+        (most, times), *_ = Counter(self._ids).most_common(1)
         if times > 1:
             raise ValueError(f"the id {most[:80]!r} occurs {times} times; give each once")
         return self

@@ -231,12 +231,6 @@ class RankIn(SaidIn):
             raise ValueError(f"top_k times limit_per_group: must be {MAX_RESULTS} or less")
         return self
 
-    def top_n(self) -> int | None:
-        """Return how many candidates the cross-encoder reads; None: it is not asked."""
-        if isinstance(self.rerank, RerankIn):
-            return self.rerank.top_n
-        return RerankIn().top_n if self.rerank else None
-
 
 class ExplainIn(SaidIn):
     """A context, and candidates whose scores are explained."""

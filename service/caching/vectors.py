@@ -19,7 +19,6 @@ from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
-from polyrank.index_builder.vectors.blocks import RowBlock
 from polyrank.index_builder.vectors.encoder import Encode, rounded, rounded_all
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.redis import (
@@ -86,31 +85,16 @@ def _longest(rows: NDArray[np.floating]) -> float:
     return (longest + _TIMES * (longest - shortest)) * (1 + _ROUNDING)
 
 
-class Gathered(NamedTuple):
-    """Vectors (N, D) in the store's dtype, and whether the cache in front of them answered."""
-
-    vectors: NDArray[Any]
-    cache_available: bool
-
-
-class GatheredRows(NamedTuple):
-    """Rows (R, D2) for a second stage in the store's dtype, how many each candidate has, (N,), and the same."""
-
-    rows: NDArray[Any]
-    counts: NDArray[np.int64]
-    cache_available: bool
-
-
 class CandidateVectors(Protocol):
-    """The vectors of one generation, by row."""
+    """What is stored of the candidates of one generation, by row, in the store's dtype."""
 
-    are_here: bool  # whether they are read on this machine alone
+    are_here: bool  # whether it is read on this machine alone
 
-    def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
-        """Return the vectors of rows, in the order asked, within the request's budget for Redis."""
+    def gather(self, rows: NDArray[np.int64], budget: Budget, first_only: bool) -> tuple[Representations, bool]:
+        """Return it for rows (N,), in the order asked, within the request's budget for Redis.
 
-    def late(self, rows: NDArray[np.int64], budget: Budget) -> GatheredRows:
-        """Return what is kept for the second stage, which the generation has; arguments as `gather`."""
+        `first_only`: the vectors alone, without what a second stage reads. Also returns whether the caches answered.
+        """
 
     def matrix(self) -> NDArray[Any]:
         """Return all vectors, (N, D), for a scan."""
@@ -124,15 +108,12 @@ class MatrixVectors:
     def __init__(self, generation: Generation, count: CountCache) -> None:
         self._generation, self._count = generation, count
 
-    def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
-        """Return the vectors of rows, in the order asked."""
-        self._count("matrix", "hit", len(rows))
-        return Gathered(self._generation.embeddings.gather(rows), True)
-
-    def late(self, rows: NDArray[np.int64], budget: Budget) -> GatheredRows:
-        """Return the rows of the second stage, in the order asked."""
-        self._count("matrix", "hit", len(rows))
-        return GatheredRows(*_late_of(self._generation).gather(rows), True)
+    def gather(self, rows: NDArray[np.int64], budget: Budget, first_only: bool) -> tuple[Representations, bool]:
+        """Do what `CandidateVectors.gather` does."""
+        own = self._generation.embeddings
+        made = Representations(own.gather(rows)) if first_only else own.representations(rows)
+        self._count("matrix", "hit", len(rows) if made.late is None else 2 * len(rows))
+        return made, True
 
     def matrix(self) -> NDArray[Any]:
         """Return all vectors, memory-mapped."""
@@ -169,45 +150,43 @@ class RedisVectors:
             with closing(open_loader()) as loader:
                 self._loaded = self._load(loader)
 
-    def gather(self, rows: NDArray[np.int64], budget: Budget) -> Gathered:
-        """Fetch the vectors of rows, in the order asked."""
-        ids = [candidate.id for candidate in self._generation.candidates.rows(rows)]
+    def gather(self, rows: NDArray[np.int64], budget: Budget, first_only: bool) -> tuple[Representations, bool]:
+        """Do what `CandidateVectors.gather` does; rows of a second stage that nobody stores come from the model.
+
+        Raises:
+            StoreUnavailable: nobody has these: Redis does not answer, or has lost more than the model makes in passing.
+        """
+        own, candidates = self._generation.embeddings, self._generation.candidates.rows(rows)
+        ids = [candidate.id for candidate in candidates]
         vectors, known, available = self._cache.read(ids, budget)
         gaps = np.flatnonzero(~known)
         if len(gaps):
             vectors[gaps] = np.take(self.matrix(), rows[gaps], axis=0)
             self._count("matrix", "hit", len(gaps))
-        return Gathered(vectors, available)
-
-    def late(self, rows: NDArray[np.int64], budget: Budget) -> GatheredRows:
-        """Fetch the rows of the second stage; those that Redis lacks come from the disk, or else from the model.
-
-        Raises:
-            StoreUnavailable: nobody has them: Redis does not answer, or has lost more than the model makes in passing.
-        """
-        assert self._rows is not None, "the generation has a second stage"
-        candidates, stored = self._generation.candidates.rows(rows), _late_of(self._generation)
-        found, available = self._rows.read([candidate.id for candidate in candidates], budget)
-        gaps = [at for at, each in enumerate(found) if each is None]
-        if gaps and stored.has_rows:
-            self._fill(found, gaps, *stored.gather(rows[gaps]))
-            self._count("matrix", "hit", len(gaps))
-        elif gaps:
-            if available:
-                self._make(found, gaps[:MOST_MADE], candidates)
-            if not available or len(gaps) > MOST_MADE:
+        if first_only or own.late is None or self._rows is None:
+            return Representations(vectors), available
+        found, rows_available = self._rows.read(ids, budget)
+        lacking = [at for at, each in enumerate(found) if each is None]
+        if lacking and own.late.has_rows:
+            self._fill(found, lacking, *own.late.gather(rows[lacking]))
+            self._count("matrix", "hit", len(lacking))
+        elif lacking:
+            if rows_available:
+                self._make(self._rows, found, lacking[:MOST_MADE], candidates)
+            if not rows_available or len(lacking) > MOST_MADE:
                 raise StoreUnavailable("rows of the second stage are neither in Redis nor on the disk")
         whole = [each for each in found if each is not None]
         counts = np.fromiter(map(len, whole), np.int64, len(whole))
-        empty = np.empty((0, stored.of.dim), self._generation.embeddings.dtype)
-        return GatheredRows(np.concatenate([empty, *whole]), counts, available)
+        empty = np.empty((0, own.late.of.dim), own.dtype)
+        return Representations(vectors, np.concatenate([empty, *whole]), counts), available and rows_available
 
-    def _make(self, found: list[NDArray[Any] | None], gaps: list[int], candidates: Sequence[Candidate]) -> None:
-        assert self._rows is not None, "the generation has a second stage"
+    def _make(
+        self, cache: RowsCache, found: list[NDArray[Any] | None], gaps: list[int], candidates: Sequence[Candidate]
+    ) -> None:
         made = rounded_all(self._encode([candidates[at].text for at in gaps]), self._generation.manifest.dtype)
         if made.late is not None and made.counts is not None:
             self._fill(found, gaps, made.late, made.counts)
-            self._rows.write([candidates[at].id for at in gaps], each_of(made.late, made.counts))
+            cache.write([candidates[at].id for at in gaps], each_of(made.late, made.counts))
 
     @staticmethod
     def _fill(found: list[NDArray[Any] | None], gaps: list[int], rows: NDArray[Any], counts: NDArray[np.int64]) -> None:
@@ -245,12 +224,6 @@ class RedisVectors:
         if encoded:
             log.warning("vectors that redis lacks were encoded", extra={"fields": {"count": encoded}})
         return matrix
-
-
-def _late_of(generation: Generation) -> RowBlock:
-    late = generation.embeddings.late
-    assert late is not None, "the generation has a second stage"
-    return late
 
 
 class Caches:

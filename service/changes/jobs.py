@@ -7,7 +7,10 @@ job, also across restarts.
 
 import asyncio
 import logging
+import os
 import re
+import signal
+import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +42,7 @@ from polyrank.model.durable import write_atomically
 from polyrank.model.errors import InvalidInput, RankingError, shortage_in
 from polyrank.model.inference.runners import Runner
 from polyrank.model.inputs import read_input
-from polyrank.service.changes.builder_process import BuilderProcess
+from polyrank.service import PREFIX
 from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, OtherPoolBuilt
 from polyrank.service.live.switching import Live
 from polyrank.service.ranking.parts import Serving
@@ -51,6 +54,8 @@ KEY_KEPT = timedelta(hours=24)
 MOST_LOG_BYTES = 32 << 20  # some 35,000 updates of usual texts; their texts and vectors are in memory
 FEWEST_COUNTED = 100  # of a smaller pool's words, half as many changes say little: under 50 texts no word counts at all
 SWITCHING = "switch"
+GRACE_SECONDS = 10.0  # of a builder that is asked to end
+TAIL_BYTES = 4096  # of what it said
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +245,7 @@ class Jobs:
         except JobNotFound:
             return False
 
-    async def _watch(self, job_id: str, builder: BuilderProcess) -> None:
+    async def _watch(self, job_id: str, builder: "BuilderProcess") -> None:
         """Wait for the builder's end, see that the record says how it ended, and serve what was built."""
         try:
             status, lines = await builder.wait()
@@ -336,6 +341,70 @@ def confined(root: Path | None, given: str, field: str) -> Path:
         if path != base and path.is_relative_to(base) and path.exists():
             return path
     raise InvalidInput(f"{field}: there is no {given[:200]!r} under the server's {field} root")
+
+
+class BuilderProcess:
+    """The process of a builder, `python -m polyrank.index_builder --job ID`.
+
+    `is_publishing` returns whether it is about to end by itself, and would leave what others see if it were killed now.
+    `cancelled`: `cancel` was called before its end.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, is_publishing: Callable[[], bool]) -> None:
+        self._process, self._is_publishing = process, is_publishing
+        self.cancelled = False
+
+    @classmethod
+    async def start(
+        cls, settings: Settings, store: Path, job_id: str, runner: Runner, is_publishing: Callable[[], bool]
+    ) -> "BuilderProcess":
+        """Start the builder of a job of a store."""
+        process = await asyncio.create_subprocess_exec(
+            # -P: nothing is imported from the folder that the server was started in.
+            *(sys.executable, "-P", "-m", "polyrank.index_builder", "--store", str(store), "--job", job_id),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=_environment(settings, runner),
+            start_new_session=True,  # Ctrl-C at the server's terminal is for the server
+        )
+        return cls(process, is_publishing)
+
+    def cancel(self) -> None:
+        """Send SIGTERM, and SIGKILL when the grace is over, unless it publishes then; a second call does nothing."""
+        if self.cancelled or self._process.returncode is not None:
+            return
+        self.cancelled = True
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, self._kill)
+
+    def _kill(self) -> None:
+        if self._process.returncode is None and not self._is_publishing():
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def wait(self) -> tuple[int, list[str]]:
+        """Wait for its end; returns the exit status and the last lines on standard error."""
+        assert self._process.stderr is not None, "opened as a pipe"
+        tail = b""
+        while chunk := await self._process.stderr.read(TAIL_BYTES):
+            tail = (tail + chunk)[-TAIL_BYTES:]
+        status = await self._process.wait()
+        return status, tail.decode("utf-8", "replace").strip().splitlines()
+
+
+def _environment(settings: Settings, runner: Runner) -> dict[str, str]:
+    """The server's environment, with its Redis and cluster, what runs the job's model, and where that is kept."""
+    told = {
+        "REDIS_URL": settings.redis(),
+        "CLUSTER": settings.cluster,
+        "BACKEND": runner.backend,
+        "PRECISION": runner.precision,
+        "COMPILED_CACHE_DIR": str(settings.compiled_cache_dir or ""),
+        "COMPILED_CACHE_MB": str(settings.compiled_cache_mb),
+    }
+    return {**os.environ, **{f"{PREFIX}{name}": value or "" for name, value in told.items()}}
 
 
 class Compacting:

@@ -11,36 +11,23 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NoReturn
+from importlib import import_module
+from typing import Any, NoReturn
 
 from polyrank import __version__
 from polyrank.model.errors import RankingError, WrongKind
 from polyrank.service.cli.arguments import foreign_files_named
-from polyrank.service.cli.commands import (
-    build,
-    candidates,
-    convert,
-    demo,
-    evaluate,
-    export,
-    feedback,
-    loop,
-    mine,
-    quantise,
-    rank,
-    serve,
-    store,
-    train,
-)
 from polyrank.service.cli.output import Progress, UsageError, no_interrupt_lost
 from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (
-    *(demo, convert, train, mine, evaluate, quantise, export),
-    *(build, store, serve, rank, candidates, feedback, loop),
+# Modules of commands, in the order in which the help lists them, and commands that stand in the module of another.
+_MODULES = (
+    *("demo", "convert", "train", "mine", "evaluate", "quantise", "export"),
+    *("build", "store", "serve", "rank", "candidates", "feedback", "loop"),
 )
+_WITHIN = {"pretrain": "train", "shards": "store", "keys": "serve"}
 
 
 def command() -> NoReturn:
@@ -77,13 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    began = time.monotonic()
-    for given in sys.argv[1:] if argv is None else argv:
+    began, words = time.monotonic(), sys.argv[1:] if argv is None else [*argv]
+    for given in words:
         shown = given.encode(errors="backslashreplace").decode()
         if shown != given:  # no JSON may say it, nor Arrow open it
             raise UsageError(f"{shown} is not of the locale's encoding; rename the file, or type it again")
     try:
-        arguments = parser().parse_args(argv)
+        arguments = parser(*words[:1]).parse_args(words)
     except SystemExit as end:
         if end.code:
             raise
@@ -92,9 +79,9 @@ def _run(argv: Sequence[str] | None) -> int:
     logs.show_warnings()
     with ExitStack() as stack:
         stack.enter_context(no_interrupt_lost())
-        if arguments.run not in (serve.run, demo.run, loop.run):  # these say themselves what they do
+        if words[0] not in ("serve", "demo") and words[:2] != ["loop", "run"]:  # these say themselves what they do
             stack.enter_context(Progress(""))
-        if arguments.run is not convert.run:
+        if words[0] != "convert":
             stack.enter_context(foreign_files_named(arguments))
         status: int = arguments.run(arguments)
     return status
@@ -116,11 +103,18 @@ def _say(message: str, status: int) -> int:
     return status
 
 
-def parser() -> CommandParser:
-    """Return the parser of all commands."""
+def modules_of(called: str = "") -> list[Any]:
+    """Import the module of the command that is called, and return it; of no command those of all."""
+    module = _WITHIN.get(called, called)
+    names = [module] if module in _MODULES else _MODULES
+    return [import_module(f"polyrank.service.cli.commands.{name}") for name in names]
+
+
+def parser(called: str = "") -> CommandParser:
+    """Return the parser of the command that is called; of no command that of all."""
     top = CommandParser(prog="polyrank", description="Retrieve and rank replies with Poly-encoders.")
     top.add_argument("--version", action="version", version=f"polyrank {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in _COMMANDS:
-        command.add_to(commands)
+    for module in modules_of(called):
+        module.add_to(commands)
     return top

@@ -25,20 +25,14 @@ _MOST_POINTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page; what is empty is left out.
-
-    Attributes:
-        chart: SVG, as `intervals` and `curves` make it.
-        head, rows: a table; the first cell of a row names it.
-        cards: each is a list of labels and texts.
-    """
+    """A part of a page; what is empty is left out."""
 
     heading: str = ""
     text: str = ""
-    chart: Markup | None = None
-    head: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    cards: Sequence[Sequence[tuple[str, str]]] = ()
+    chart: Markup | None = None  # SVG, as `intervals` and `curves` make it
+    head: Sequence[str] = ()  # of a table
+    rows: Sequence[Sequence[str]] = ()  # the first cell of each names it
+    cards: Sequence[Sequence[tuple[str, str]]] = ()  # each is a list of labels and texts
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:

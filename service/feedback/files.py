@@ -135,10 +135,7 @@ def _account_of(line: Line | None) -> str:
 class Growing:
     """A file that this process appends to, from one thread; its lock shows others that the process lives.
 
-    Attributes:
-        name: its time id.
-        size: how many bytes it has.
-        is_whole: whether it ends with a whole line.
+    `name` is its time id, `size` how many bytes it has, `is_whole` whether it ends with a whole line.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -11,24 +11,15 @@ _ENDS = ("chosen", "edited", "written", "none_good")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Where people changed their mind, the last word counts.
+    """Where people changed their mind, the last word counts."""
 
-    Attributes:
-        kind: how the reply came about that was sent, or `none_good`; None: no event says it.
-        reply: the id of the shown reply that was sent, as it stood or edited; None: there is none, or it had no id.
-        text: of the reply that was sent, where the event has it.
-        rank: the place of the shown reply that was sent, from 1; None: it is not among those recorded.
-        up, down: ids of replies that were liked and disliked.
-        none_good: somebody said so, whatever was sent in the end.
-    """
-
-    kind: Sent | Literal["none_good"] | None
-    reply: str | None
-    text: str | None
-    rank: int | None
-    up: frozenset[str]
-    down: frozenset[str]
-    none_good: bool
+    kind: Sent | Literal["none_good"] | None  # how the reply came about that was sent; None: no event says it
+    reply: str | None  # the id of the shown reply that was sent, as it stood or edited; None: there is none, or no id
+    text: str | None  # of the reply that was sent, where the event has it
+    rank: int | None  # the place of the shown reply that was sent, from 1; None: it is not among those recorded
+    up: frozenset[str]  # ids of replies that were liked
+    down: frozenset[str]  # and disliked
+    none_good: bool  # somebody said so, whatever was sent in the end
 
     def first_is_right(self, first: Shown) -> bool | None:
         """Whether the first reply was right as it stood; None: that is not known, as of an edited one."""

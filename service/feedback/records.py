@@ -40,33 +40,21 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """An answer of `/rank`.
-
-    Attributes:
-        id: as its answer told it: `ranking_id`.
-        generation, revision, fingerprint: what answered.
-        side: None: no share of the conversations asked another generation then.
-        replaced: why the generation on trial was asked and the live one answered; None: that did not happen.
-        conversation: a digest of its name; None: the caller named none.
-        said: context and persona, redacted; None: texts are not recorded.
-        shown: the first replies, best first.
-        below: the ids of those that were shown below them.
-        by: a digest of the name of the caller's key; None: there are no keys.
-    """
+    """An answer of `/rank`."""
 
     kind: Literal["ranking"] = RANKING
-    id: str
+    id: str  # as its answer told it: `ranking_id`
     at: Time
-    generation: str
+    generation: str  # that answered
     revision: Annotated[int, Strict()]
     fingerprint: str
-    shown: tuple[Shown, ...]
-    below: tuple[str | None, ...] = ()
-    by: str | None = None
-    side: Side | None = None
-    replaced: str | None = None
-    conversation: str | None = None
-    said: Conversation | None = None
+    shown: tuple[Shown, ...]  # the first replies, best first
+    below: tuple[str | None, ...] = ()  # the ids of those that were shown below them
+    by: str | None = None  # a digest of the name of the caller's key; None: there are no keys
+    side: Side | None = None  # None: no share of the conversations asked another generation then
+    replaced: str | None = None  # why the trial's generation was asked and the live one answered; None: it was not so
+    conversation: str | None = None  # a digest of its name; None: the caller named none
+    said: Conversation | None = None  # context and persona, redacted; None: texts are not recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

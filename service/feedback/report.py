@@ -81,40 +81,25 @@ class Untaken(NamedTuple):
 
 @dataclass(slots=True)
 class FeedbackFigures:
-    """What a log says.
+    """What a log says."""
 
-    Attributes:
-        rankings: how many it holds.
-        judged: of how many of them it is known which reply was sent, or that none was good.
-        began, ended: when the first and the last of all rankings were answered, in seconds since the epoch.
-        events: by kind.
-        first: how often the first reply was taken, over all that are judged.
-        generations, days: the same for each.
-        groups: the same by fields of the first reply's metadata, and by their values.
-        sent: how often the reply at each rank was sent, from 1; one that is not among those recorded (0); one that was
-            `written`; and none (`none_good`).
-        with_texts: how many that are judged were recorded with their contexts.
-        lacks: of contexts for which nothing was good, the newest ones if there are very many.
-        alone: how many such contexts are in none of these groups.
-        untaken: replies that nobody took, the most often shown first.
-        shown_often: how many replies were shown often enough to be among them.
-    """
-
-    rankings: int = 0
-    judged: int = 0
-    began: float = math.inf
-    ended: float = 0.0
-    events: Counter[str] = field(default_factory=Counter)
-    first: Share = field(default_factory=Share)
-    generations: dict[str, Share] = field(default_factory=_no_shares)
+    rankings: int = 0  # how many it holds
+    judged: int = 0  # of how many of them it is known which reply was sent, or that none was good
+    began: float = math.inf  # when the first of all rankings was answered, in seconds since the epoch
+    ended: float = 0.0  # and the last
+    events: Counter[str] = field(default_factory=Counter)  # by kind
+    first: Share = field(default_factory=Share)  # how often the first reply was taken, over all that are judged
+    generations: dict[str, Share] = field(default_factory=_no_shares)  # the same for each
     days: dict[str, Share] = field(default_factory=_no_shares)
+    # The same by fields of the first reply's metadata, and by their values.
     groups: dict[str, dict[str, Share]] = field(default_factory=lambda: defaultdict(_no_shares))
+    # How often the reply at each rank was sent, from 1; one that is not recorded (0); one `written`; and `none_good`.
     sent: Counter[int | str] = field(default_factory=Counter)
-    with_texts: int = 0
-    lacks: list[Lack] = field(default_factory=list)
-    alone: int = 0
-    untaken: list[Untaken] = field(default_factory=list)
-    shown_often: int = 0
+    with_texts: int = 0  # how many that are judged were recorded with their contexts
+    lacks: list[Lack] = field(default_factory=list)  # of contexts for which nothing was good, the newest of very many
+    alone: int = 0  # how many such contexts are in none of these groups
+    untaken: list[Untaken] = field(default_factory=list)  # replies that nobody took, the most often shown first
+    shown_often: int = 0  # how many replies were shown often enough to be among them
 
 
 def figures(root: Path) -> FeedbackFigures:

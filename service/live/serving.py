@@ -25,7 +25,7 @@ from polyrank.model.search.scan import Scan, prepare
 from polyrank.model.telling import telling
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import CountCache, TextCache
-from polyrank.service.caching.vectors import Caches, CandidateVectors, Gathered, Largest, MatrixVectors, largest_of
+from polyrank.service.caching.vectors import Caches, CandidateVectors, Largest, MatrixVectors, largest_of
 from polyrank.service.live.models import LateScorer, LoadRanker, warm_up_ranker
 from polyrank.service.observe.labels import Searched
 
@@ -81,20 +81,15 @@ class Searchable:
         """The length of the longest vector, of those added by updates as well."""
         return max(self.scan.longest, self.snapshot.longest_added)
 
-    def gather(self, rows: NDArray[np.int64], budget: Budget | None = None) -> Gathered:
-        """Fetch the vectors of rows (N,) of the snapshot, in the order asked; without a budget with a fresh one."""
-        found = self.vectors.gather(self.snapshot.split(rows)[1], budget or Budget())
-        return found._replace(vectors=self.snapshot.merged(rows, Representations(found.vectors)).first)
+    def gather(
+        self, rows: NDArray[np.int64], first_only: bool, budget: Budget | None = None
+    ) -> tuple[Representations, bool]:
+        """Fetch what is stored of rows (N,) of the snapshot, in the order asked; without a budget with a fresh one.
 
-    def representations(self, rows: NDArray[np.int64], budget: Budget | None = None) -> tuple[Representations, bool]:
-        """Fetch all that is stored of rows, as `gather` does; also returns whether the cache answered."""
-        budget, own = budget or Budget(), self.snapshot.split(rows)[1]
-        vectors, available = self.vectors.gather(own, budget)
-        if self.generation.manifest.late is None:
-            return self.snapshot.merged(rows, Representations(vectors)), available
-        late = self.vectors.late(own, budget)
-        made = Representations(vectors, late.rows, late.counts)
-        return self.snapshot.merged(rows, made), available and late.cache_available
+        `first_only`: the vectors alone. Also returns whether the caches answered.
+        """
+        own, available = self.vectors.gather(self.snapshot.split(rows)[1], budget or Budget(), first_only)
+        return self.snapshot.merged(rows, own), available
 
 
 def nothing_of(manifest: Manifest) -> Representations:

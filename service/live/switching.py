@@ -90,13 +90,6 @@ class Live(Generic[S]):
 
     `current` may be read from any thread; a request uses what it read until its end. The methods that load or take over
     read files and load models: call them beside the event loop. They wait for each other.
-
-    Attributes:
-        absent: what is raised where there will never be a generation, because there is no pool; None: there is one.
-        current: what is served; None: no generation could be loaded yet.
-        beside: what is loaded beside it (trial.py); None: nothing.
-        refused: why something is not served, by id; "CURRENT" stands for the pointer itself.
-        passing: those of them for which something was lacking, such as a shard: they are tried again.
     """
 
     def __init__(
@@ -107,11 +100,14 @@ class Live(Generic[S]):
         reranks_by_words: bool = False,
         absent: Callable[[], RankingError] | None = None,
     ) -> None:
-        """Hold nothing yet; `reranks_by_words` says that a reranker counts words as the generations hold them."""
-        self.current: S | None = None
-        self.beside: S | None = None
-        self.refused: dict[str, str] = {}
-        self.passing: frozenset[str] = frozenset()
+        """Hold nothing yet; `reranks_by_words` says that a reranker counts words as the generations hold them.
+
+        `absent`: what is raised where there will never be a generation, because there is no pool; None: there is one.
+        """
+        self.current: S | None = None  # what is served; None: no generation could be loaded yet
+        self.beside: S | None = None  # what is loaded beside it (trial.py)
+        self.refused: dict[str, str] = {}  # why something is not served, by id; "CURRENT" is the pointer itself
+        self.passing: frozenset[str] = frozenset()  # of these, for what something was lacking: it is tried again
         self.holder = holder
         holder.in_use = lambda: [each for each in (self.current, self.beside) if each is not None]
         self._store, self._metrics = store, metrics

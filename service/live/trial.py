@@ -41,17 +41,12 @@ _ENCODE_SECONDS = 1.0
 
 
 class Trials(Generic[S]):
-    """Holds the generation on trial. Its methods that load are for the thread that loads the live one, too.
-
-    Attributes:
-        bytes: about how much memory that takes.
-        refused: why the generation that the store names is not loaded, by its id.
-    """
+    """Holds the generation on trial. Its methods that load are for the thread that loads the live one, too."""
 
     def __init__(self, store: GenerationStore, live: Live[S], metrics: Metrics, records: bool = False) -> None:
         """Hold nothing yet; `records` says that rankings are recorded: without that, no share is taken."""
-        self.bytes = 0
-        self.refused: dict[str, str] = {}
+        self.bytes = 0  # about how much memory it takes
+        self.refused: dict[str, str] = {}  # why the generation that the store names is not loaded, by its id
         self._store, self._live, self._metrics, self._records = store, live, metrics, records
         self._given_up: str | None = None  # refused for more than a shortage, or withdrawn: not tried again
         self._canary: Canary | None = None  # of what is held

@@ -49,17 +49,13 @@ _TEXTS = (DATA, POOL_FILE, HARD_FILE, MINED_FILE, FITTED)
 
 @dataclass(frozen=True, slots=True)
 class StageDone:
-    """A stage that was done.
+    """A stage that was done."""
 
-    Attributes:
-        inputs, outputs: sha256 of files by their names, fingerprints of models, ids of generations. What an earlier
-            stage has left is no input: it must be as it was left.
-        said: what came of it, in words.
-    """
-
+    # sha256 of files by their names, fingerprints of models, ids of generations. What an earlier stage has left is no
+    # input: it must be as it was left.
     inputs: dict[str, str]
     outputs: dict[str, str]
-    said: str
+    said: str  # what came of it, in words
 
 
 @dataclass(slots=True)

@@ -36,18 +36,12 @@ Verdict = Literal["passed", "refused", "not enough evidence"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The new model's figure minus the old one's, over the conversations of a set.
+    """The new model's figure minus the old one's, over the conversations of a set."""
 
-    Attributes:
-        mean: over all examples.
-        low, high: the quantiles of the mean at LEVEL and 1 - LEVEL.
-        sure: the quantile at GAIN_LEVEL divided by the number of chances.
-    """
-
-    mean: float
-    low: float
-    high: float
-    sure: float
+    mean: float  # over all examples
+    low: float  # the quantile of the mean at LEVEL
+    high: float  # and at 1 - LEVEL
+    sure: float  # the quantile at GAIN_LEVEL divided by the number of chances
 
     def __str__(self) -> str:
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
@@ -150,18 +144,12 @@ _FIRST_LOOK = 200  # conversations, counted as at equal shares
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """By how much the mean outcome of the trial's conversations is above that of the live generation's.
-
-    Attributes:
-        mean, low, high: the estimate and its interval, which holds at all looks at once with 95 %; it is infinite while
-            too few conversations were counted.
-        new, old: conversations that were counted of each model.
-    """
+    """By how much the mean outcome of the trial's conversations is above that of the live generation's."""
 
     mean: float
-    low: float
+    low: float  # of the interval, which holds at all looks at once with 95 %; infinite while too little was counted
     high: float
-    new: int
+    new: int  # conversations that were counted of each model
     old: int
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 # Routes that systems ask every few seconds: they are not traced, and logged for debugging alone.
 QUIET = frozenset(
@@ -56,14 +56,3 @@ class Account:
     degraded: Sequence[str] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     refused: Mapping[str, int] = field(default_factory=dict)
-
-    def fields(self) -> dict[str, Any]:
-        """Return what is known, for a log line: the stages in milliseconds."""
-        known: dict[str, Any] = {}
-        if self.generation is not None:
-            known |= {"generation": self.generation, "degraded": list(self.degraded)}
-        if self.seconds:
-            known["stages_ms"] = {stage: round(value * 1000, 3) for stage, value in self.seconds.items()}
-        if self.refused:
-            known["refused"] = dict(self.refused)
-        return known

@@ -86,14 +86,14 @@ class Metrics:
         for tier, results in RESULTS.items():
             for result in results:
                 self._cache.labels(tier, result)
-        self._queue_depth = self._gauge("polyrank_queue_depth", "Requests in progress, waiting or being worked on")
-        self._queue_tokens = self._gauge("polyrank_queue_tokens", "Tokens of the requests in progress")
+        self.queue_depth = self._gauge("polyrank_queue_depth", "Requests in progress, waiting or being worked on")
+        self.queue_tokens = self._gauge("polyrank_queue_tokens", "Tokens of the requests in progress")
         self.queue_wait = self._histogram("polyrank_queue_wait_seconds", "Wait for a batch", lane=LANES)
-        self._batch_size = self._histogram("polyrank_batch_size", "Sequences a batch", COUNTS, lane=LANES)
-        self._batch_tokens = self._histogram(
+        self.batch_size = self._histogram("polyrank_batch_size", "Sequences a batch", COUNTS, lane=LANES)
+        self.batch_tokens = self._histogram(
             "polyrank_batch_tokens", "Tokens a batch, padding included", COUNTS, lane=LANES
         )
-        self._batch_padding = self._histogram("polyrank_batch_padding_ratio", "Share of padding", RATIOS, lane=LANES)
+        self.batch_padding = self._histogram("polyrank_batch_padding_ratio", "Share of padding", RATIOS, lane=LANES)
         self.cancelled = self._counter(
             "polyrank_client_cancelled_total", "Requests whose clients disconnected before the answer"
         )
@@ -266,18 +266,6 @@ class Metrics:
         self._scored.observe(scored)
         for reason in degraded:
             self._degraded.labels(reason).inc()
-
-    def add_to_queue(self, requests: int, tokens: int) -> None:
-        """Show so many more requests in progress, with so many more tokens."""
-        self._queue_depth.inc(requests)
-        self._queue_tokens.inc(tokens)
-
-    def observe_batch(self, lane: str, lengths: Sequence[int]) -> None:
-        """Count a batch of sequences of these lengths."""
-        tokens = max(lengths) * len(lengths)
-        self._batch_size.labels(lane).observe(len(lengths))
-        self._batch_tokens.labels(lane).observe(tokens)
-        self._batch_padding.labels(lane).observe(1 - sum(lengths) / max(1, tokens))
 
     def count_cache(self, tier: str, result: str, count: int) -> None:
         """Count what was asked of a cache tier, by result."""

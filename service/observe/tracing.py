@@ -15,7 +15,6 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import (
     INVALID_SPAN,
-    INVALID_SPAN_CONTEXT,
     Link,
     NoOpTracer,
     Span,
@@ -56,13 +55,16 @@ class Tracing:
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             yield span
 
-    def complete(self, span: Span, method: str, route: str, status: int, account: Account, began: int) -> None:
+    def complete(self, span: Span, method: str, route: str, status: int, account: Account, began: int) -> str | None:
         """Complete a request's span before it ends; the request began so many nanoseconds after the epoch.
 
-        The stages of the account become spans laid end to end, because only their order is known.
+        The stages of the account become spans laid end to end, because only their order is known. Returns the trace's
+        id as W3C writes it; None: there is no trace.
         """
+        context = span.get_span_context()
+        trace_id = f"{context.trace_id:032x}" if context.is_valid else None
         if not span.is_recording():
-            return
+            return trace_id
         span.update_name(f"{method} {route}")
         span.set_attributes({"http.request.method": method, "http.route": route, "http.response.status_code": status})
         if account.generation is not None:
@@ -76,6 +78,7 @@ class Tracing:
             if ended > began:
                 self._tracer.start_span(stage, below, start_time=began).end(ended)
             began = ended
+        return trace_id
 
     def batch(self, lane: str, lengths: list[int], requests: Iterable[SpanContext], seconds: float) -> None:
         """Record a batch that has just ended, with links to the valid spans of its requests; lengths are in tokens."""
@@ -91,20 +94,8 @@ class Tracing:
         began = ended - round(seconds * 1e9)
         self._tracer.start_span("batch", Context(), attributes=attributes, links=links, start_time=began).end(ended)
 
-    def current(self) -> SpanContext:
-        """Return the span context of the request that is being answered; invalid where nothing is recorded."""
-        if self._tracer is _UNRECORDED:
-            return INVALID_SPAN_CONTEXT
-        return trace.get_current_span().get_span_context()
-
 
 OFF = Tracing()
-
-
-def trace_id(span: Span) -> str | None:
-    """Return the trace's id as W3C writes it; None: there is no trace."""
-    context = span.get_span_context()
-    return f"{context.trace_id:032x}" if context.is_valid else None
 
 
 def exporting() -> Tracing:

@@ -131,17 +131,12 @@ def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None
 
 
 class _Worker:
-    """A serving process.
-
-    Attributes:
-        is_ready: it accepts requests.
-        failure: why it could not start; empty where it has not said so.
-    """
+    """A serving process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.is_ready = False
-        self.failure = ""
+        self.is_ready = False  # it accepts requests
+        self.failure = ""  # why it could not start; empty where it has not said so
 
     async def said(self, within_seconds: float | None) -> str:
         """Return its next word; empty at its end."""

@@ -20,7 +20,6 @@ from polyrank.index_builder.store.membership import Counts
 from polyrank.index_builder.store.pages import Page, page
 from polyrank.index_builder.store.unmatched import Looked, looking
 from polyrank.index_builder.store.update_log import Update, UpdateLog
-from polyrank.model.representations import Representations
 from polyrank.model.search.scan import faster
 from polyrank.service.live.serving import Opener, Searchable
 from polyrank.service.ranking.parts import EncodeContext, Facts, PoolSnapshot, Serving, Stock, Wanted
@@ -80,10 +79,10 @@ class LocalPart(Searchable):
                 context, words = await journey.side_by_side(encode, read)
             else:
                 context = await encode(journey)
-            affordable, before = runtime.retrieval.affordable(self, request, journey), journey.seconds["retrieve"]
+            affordable, before = runtime.retrieval.affordable(self, query, journey), journey.seconds["retrieve"]
             search = PoolSearch(
                 part=self,
-                request=query.deepened(affordable),
+                request=affordable,
                 codes=context.encoding.codes,
                 journey=journey,
                 read=words,
@@ -139,17 +138,12 @@ def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
             rows = found[positions]
             values = None if words is None else words.of(rows)
 
-    def first_vectors(asked: Rows) -> tuple[Representations, bool]:
-        vectors, available = part.gather(rows[asked], journey.budget)
-        return Representations(vectors), available
-
     return Stock(
         positions=positions,
         words=values,
         longest=part.longest,
         candidates=lambda asked: part.snapshot.candidates(rows[asked]),
-        vectors=lambda asked: part.representations(rows[asked], journey.budget),
-        first_vectors=first_vectors,
+        gather=lambda asked, first_only: part.gather(rows[asked], first_only, journey.budget),
     )
 
 

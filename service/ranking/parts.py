@@ -63,8 +63,8 @@ class Stock:
     words: NDArray[np.float32] | None
     longest: float  # a length that no stored vector exceeds
     candidates: Callable[[Rows], list[Candidate]]  # returns some of them, counted from 0 to n - 1
-    vectors: Gather  # returns what the model made of some
-    first_vectors: Gather  # returns the vectors of some, without what a second stage reads
+    # Fetches what the model made of some, or their vectors alone; also returns whether the caches answered.
+    gather: Callable[[Rows, bool], tuple[Representations, bool]]
     # The numbers of the parts that did not answer; what they hold counts as not there.
     lost: frozenset[int] = frozenset()
 

@@ -73,7 +73,10 @@ class Pool:
             stock = await self._at_places(best, Wanted(with_vectors=True), self._stage)
             best, lost = self._only(best, stock.positions, lost)
             context = await self._encode(self._journey)
-            late = await second_stage(self._runtime, ranker, context, len(best.rows), stock.vectors, self._stage)
+            of_all = stock.gather
+            late = await second_stage(
+                self._runtime, ranker, context, len(best.rows), lambda some: of_all(some, False), self._stage
+            )
             exact, degraded = late.scores is not None and exact and not lost, late.degraded
             if late.scores is not None:
                 best = best.placed_by(late.scores, 1.0 if words is None else words.evidence.late_weight)
@@ -216,10 +219,13 @@ class Pool:
         of_part = {part: np.arange(len(texts)) for part in range(len(self._serving.parts))}
         wanted = Wanted(texts=texts, with_vectors=True)
         stock = await self._read(of_part, lambda _: wanted, self._journey)
+        nothing = KnownTexts(_NONE, nothing_of(self._serving.generation.manifest))
+        if not len(stock.positions):
+            return nothing
         try:
-            made, _ = await self._runtime.candidates.run(partial(stock.vectors, stock.every), self._journey)
+            made, _ = await self._runtime.candidates.run(partial(stock.gather, stock.every, False), self._journey)
         except StoreUnavailable:  # then they are encoded as new ones are
-            return KnownTexts(_NONE, nothing_of(self._serving.generation.manifest))
+            return nothing
         return KnownTexts(stock.positions, made)
 
     async def _read(self, of_part: Mapping[int, Rows], wanted: Callable[[int], Wanted], journey: Journey) -> Stock:
@@ -244,11 +250,10 @@ class Pool:
             read = [each.candidates(own[asked][of == number]) for number, each in enumerate(stocks)]
             return list(interleaved(read, of))
 
-        def vectors(first_only: bool, asked: Rows) -> tuple[Representations, bool]:
+        def gather(asked: Rows, first_only: bool) -> tuple[Representations, bool]:
             of, made, available = owner[asked], [nothing_of(self._serving.generation.manifest)], True
             for number, each in enumerate(stocks):
-                gather = each.first_vectors if first_only else each.vectors
-                some, here = gather(own[asked][of == number])
+                some, here = each.gather(own[asked][of == number], first_only)
                 made, available = [*made, some], available and here
             return Representations.interleaved(made, of + 1), available
 
@@ -257,8 +262,7 @@ class Pool:
             words=np.concatenate(words)[first] if words else None,
             longest=max((each.longest for each in stocks), default=0.0),
             candidates=candidates,
-            vectors=partial(vectors, False),
-            first_vectors=partial(vectors, True),
+            gather=gather,
             lost=lost,
         )
 

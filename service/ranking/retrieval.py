@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from polyrank.model.search.topk import top_k
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.live.serving import Searchable
 from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.values import Hits, RankRequest
+from polyrank.service.ranking.values import Hits, PoolQuery, RankRequest
 from polyrank.service.scheduling.admission import Rate
 from polyrank.service.scheduling.stages import SHARE_OF_TIME, Journey
 
@@ -188,8 +189,10 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[F
 
 
 def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
-    excluded = snapshot.rows(request.exclude_ids)
-    excluded = np.unique(excluded[excluded >= 0])
+    excluded: Rows = np.empty(0, np.int64)
+    if request.exclude_ids:
+        found = snapshot.rows(request.exclude_ids)
+        excluded = np.unique(found[found >= 0])
     if request.filter is None:
         dropped, kept = snapshot.removed, snapshot.added
         if len(excluded):
@@ -214,8 +217,7 @@ def _indexed(search: PoolSearch, read: Read, threads: int | None) -> Found | Non
     """Find the union of what the index finds for each context vector; None: all rows allowed must be scored."""
     index, request, codes = search.part.snapshot.generation.index, search.request, search.codes
     words, allowed, best = read
-    plan = _plan(search.part, request, allowed)
-    if index is None or plan in ("scan", "matches"):
+    if index is None or (plan := _plan(search.part, request, allowed)) in ("scan", "matches"):
         return None
     if words is not None and best is None:  # a GPU that scanned when words were read has failed since
         return None
@@ -255,15 +257,14 @@ def part_found(search: PoolSearch, found: Found) -> Hits:
     rows, scores, cache_available = found.rows, found.scores, True
     if scores is None:
         with journey.timed("fetch"):
-            vectors, cache_available = part.gather(rows, journey.budget)
+            stored, cache_available = part.gather(rows, True, journey.budget)
         with journey.timed("score"):
             additions = None if words is None else replace(words.own, values=words.of(rows))
-            best = top_k(vectors, search.codes, search.request.depth, longest=part.longest, additions=additions)
+            best = top_k(stored.first, search.codes, search.request.depth, longest=part.longest, additions=additions)
             rows, scores = rows[best.rows], best.scores
     candidates = None
     if search.with_candidates:
-        with journey.timed("fetch"):
-            candidates = part.snapshot.candidates(rows)
+        candidates = journey.measure("fetch", partial(part.snapshot.candidates, rows))
     return Hits(
         order=part.snapshot.order(rows),
         rows=rows,
@@ -283,17 +284,18 @@ class RetrievalBudget:
     def __init__(self) -> None:
         self._rate = Rate()
 
-    def affordable(self, part: Searchable, request: RankRequest, journey: Journey) -> RankRequest:
-        """Return the request with as many candidates to retrieve as there is time for."""
-        if request.exact or math.isinf(journey.deadline) or part.scans_all:
-            return request
-        seconds = SHARE_OF_TIME * max(0.0, journey.left)
-        predicted = self._rate.predict(_units(request))
-        if predicted <= seconds:
-            return request
-        self._rate.doubt()
-        units = int(_units(request) * seconds / predicted)
-        return replace(request, retrieve_k=min(request.retrieve_k, max(request.depth, FEWEST, units - FIXED)))
+    def affordable(self, part: Searchable, query: PoolQuery, journey: Journey) -> RankRequest:
+        """Return the search of a query, for as many candidates as there is time for."""
+        request = query.request
+        if not (request.exact or math.isinf(journey.deadline) or part.scans_all):
+            seconds = SHARE_OF_TIME * max(0.0, journey.left)
+            predicted = self._rate.predict(_units(request))
+            if predicted > seconds:
+                self._rate.doubt()
+                units = int(_units(request) * seconds / predicted)
+                retrieve_k = min(request.retrieve_k, max(request.depth, FEWEST, units - FIXED))
+                request = replace(request, retrieve_k=retrieve_k)
+        return query.deepened(request)
 
     def learnt(self, affordable: RankRequest, found: Hits, asked: RankRequest, seconds: float) -> Hits:
         """Learn what a search has taken, and say in what was found whether it was for fewer candidates."""

@@ -51,14 +51,7 @@ class RuntimeSettings:
 class Runtime:
     """Models and threads. Made, and used, in one event loop.
 
-    Attributes:
-        scorer: the cross-encoder, warm; None: no request may ask for it.
-        classifier: the same of what tells classes.
-        retrieval: what there is time to retrieve.
-        searches: the search thread.
-        words: held by those who hold the lexical scores of every row. They do so for a short while: no text that the
-            caller sent is tokenised meanwhile, and no candidate is encoded.
-        explains: held by the one request that is explained.
+    `scorer` is the cross-encoder, warm; None: no request may ask for it. `classifier`: the same of what tells classes.
     """
 
     def __init__(
@@ -75,9 +68,13 @@ class Runtime:
         self._on_trial = self.forwards.set_apart("model-trial")
         self.candidates = Threads("candidates", CANDIDATE_THREADS)
         self.retrieval = RetrievalBudget()
-        self.searches, self.words = Scheduler("search", ["search"], MOST_SCANS), asyncio.Semaphore(MOST_WORDS)
+        self.searches = Scheduler("search", ["search"], MOST_SCANS)
         self._searches_on_trial = Scheduler("search-trial", ["search"], MOST_SCANS)
-        self.explains, self._loads = asyncio.Lock(), asyncio.Lock()
+        # Held by those who hold the lexical scores of every row. They do so for a short while: no text that the caller
+        # sent is tokenised meanwhile, and no candidate is encoded.
+        self.words = asyncio.Semaphore(MOST_WORDS)
+        self.explains = asyncio.Lock()  # held by the one request that is explained
+        self._loads = asyncio.Lock()
 
     def for_trials(self) -> "Runtime":
         """Return the same for what is on trial, which holds up nothing else however slow it is; it needs no closing."""
@@ -88,8 +85,8 @@ class Runtime:
         return own
 
     def _admission(self) -> Admission:
-        turn, models = TURN_BATCHES * self.settings.batch_tokens, self.forwards.generations
-        return Admission(self.settings.max_queue_tokens, turn, self.metrics, lambda: models.done_tokens)
+        turn = TURN_BATCHES * self.settings.batch_tokens
+        return Admission(self.settings.max_queue_tokens, turn, self.metrics, self.forwards.generations)
 
     @asynccontextmanager
     async def admitted(self, journey: Journey, tokens: int) -> AsyncIterator[None]:

@@ -105,21 +105,17 @@ class Filling:
     to the first place where a group that takes more reaches no further, and this group is searched for next. Groups
     that are full by then are left out. Groups that lists bring further down are looked for at the same time: they will
     be needed if nothing better is found.
-
-    Attributes:
-        places: what was found so far: first what a later stage has placed, then the others, best first.
-        round: how many searches there were before the next one.
-        reason: what an answer is told that it lacks, if there was no time for all searches.
     """
 
-    reason: Degraded = "groups_incomplete"
+    reason: Degraded = "groups_incomplete"  # what an answer lacks if there was no time for all searches
 
     def __init__(self, request: RankRequest, found: Sequence[RankedCandidate]) -> None:
         """Begin with what a search for `request.depth` candidates has found, best first."""
-        self._request, self.round = request, 0
+        self._request, self.round = request, 0  # how many searches there were before the next one
         self._wanted: list[_Key] | None = None  # None: any group
         self._reached: dict[_Key, _Place] = {}
         self._all_reached = self._end_of(found, request.depth)
+        # What was found so far: first what a later stage has placed, then the others, best first.
         self.places = list(found)
 
     def next_search(self) -> RankRequest | None:

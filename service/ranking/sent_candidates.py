@@ -32,23 +32,18 @@ class TextVectors:
     """Vectors of the candidates that came as texts: those that are stored or cached, and those that the model makes.
 
     Equal texts have equal vectors, those of a stored one if there is any: encoded in other batches they would differ.
-
-    Attributes:
-        ids: of the candidates that came without texts.
-        vectors: (T, D) in the store's dtype; rows of texts that are not known yet have no meaning.
-        rows: of each text for the second stage, in the store's dtype; None for a model without one.
-        known: whose vector is there, (T,).
-        new: positions of the texts that nobody knew, ascending, of equal ones the first.
-        cache_available: the cache of texts answered, or there was nothing to ask it.
+    `ids` are those of the candidates that came without texts.
     """
 
     def __init__(self, serving: Serving, texts: list[str], ids: list[str], budget: Budget) -> None:
         manifest = serving.generation.manifest
         self._cache, self._dtype, self._late = serving.texts, manifest.dtype, manifest.late
-        self.texts, self.ids, self.cache_available = texts, ids, True
+        self.texts, self.ids = texts, ids
+        self.cache_available = True  # the cache of texts answered, or there was nothing to ask it
+        # (T, D) in the store's dtype; rows of texts that are not known yet have no meaning.
         self.vectors: NDArray[Any] = np.empty((len(texts), serving.ranker.dim), DTYPES[manifest.dtype])
-        self.rows: list[NDArray[Any] | None] = [None] * len(texts)
-        self.known = np.zeros(len(texts), bool)
+        self.rows: list[NDArray[Any] | None] = [None] * len(texts)  # of each text, if the model has a second stage
+        self.known = np.zeros(len(texts), bool)  # whose vector is there
         for part in serving.parts:  # an id says in which part a candidate is, a text does not
             asked = np.flatnonzero(~self.known)
             if (stored := part.texts_here([texts[at] for at in asked.tolist()])) is None:
@@ -59,6 +54,7 @@ class TextVectors:
         self._like: dict[int, list[int]] = {}  # all positions of a new text, by the first
         for at in np.flatnonzero(~self.known).tolist():
             self._like.setdefault(first.setdefault(texts[at], at), []).append(at)
+        # Positions of the texts that nobody knew, ascending, of equal ones the first.
         self.new = np.fromiter(self._like, np.int64, len(self._like))
 
     def _read(self, budget: Budget) -> None:
@@ -227,9 +223,9 @@ def _sent(
     is_text = np.array([given.text is not None for _, given in known], dtype=bool)
     with journey.timed("fetch"):
         try:
-            (of_ids, available), of_texts = stored.vectors(stored.every), sent_texts.made
+            (of_ids, available), of_texts = stored.gather(stored.every, False), sent_texts.made
         except StoreUnavailable:  # the rows of a second stage are not to be had
-            of_ids, available = stored.first_vectors(stored.every)[0], False
+            of_ids, available = stored.gather(stored.every, True)[0], False
             of_texts = Representations(sent_texts.vectors)
         places = np.empty(len(known), np.int64)
         places[is_text], places[~is_text] = np.arange(is_text.sum()), is_text.sum() + np.arange((~is_text).sum())

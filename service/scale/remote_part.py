@@ -144,8 +144,10 @@ class RemotePart:
             words=found.words,
             longest=found.longest,
             candidates=lambda asked: [found.candidates[at] for at in asked.tolist()],
-            vectors=lambda asked: (found.made.take(asked), True),
-            first_vectors=lambda asked: (Representations(found.made.first[asked]), True),
+            gather=lambda asked, first_only: (
+                Representations(found.made.first[asked]) if first_only else found.made.take(asked),
+                True,
+            ),
         )
 
     async def page(

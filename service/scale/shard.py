@@ -186,16 +186,15 @@ class Body:
 
     def _found(self, asked: Sequence[tuple[Searchable, AskedQuery, Journey]]) -> Iterator[Hits]:
         """Find the best for queries, each in the part at its revision; deadlines are on this machine's clock."""
-        searches, affordable = [], []
+        searches = []
         for part, each, journey in asked:
-            affordable.append(self._budget.affordable(part, each.query.request, journey))
-            words = retrieval.read_words(part, affordable[-1])
-            deepened = each.query.deepened(affordable[-1])
-            searches.append(PoolSearch(part, deepened, each.codes, journey, words, each.query.with_candidates))
+            request = self._budget.affordable(part, each.query, journey)
+            words = retrieval.read_words(part, request)
+            searches.append(PoolSearch(part, request, each.codes, journey, words, each.query.with_candidates))
         found = retrieval.search(searches, self._threads)
-        for search, (_, each, journey), can, rows in zip(searches, asked, affordable, found, strict=True):
+        for search, (_, each, journey), rows in zip(searches, asked, found, strict=True):
             made = part_found(search, rows)
-            yield self._budget.learnt(can, made, each.query.request, journey.total())
+            yield self._budget.learnt(search.request, made, each.query.request, journey.total())
 
     def stored(self, holding: Holding, revision: int, wanted: Wanted) -> PartStored:
         """Return what is stored of candidates, by their rows, their ids or their texts."""
@@ -204,7 +203,7 @@ class Body:
         return PartStored(
             positions=stock.positions,
             candidates=stock.candidates(stock.every) if wanted.with_candidates else [],
-            made=stock.vectors(stock.every)[0] if wanted.with_vectors else part.nothing,
+            made=stock.gather(stock.every, False)[0] if wanted.with_vectors else part.nothing,
             words=stock.words,
             longest=stock.longest,
         )

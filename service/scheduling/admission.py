@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from polyrank.service.errors import DeadlineExceeded, Overloaded
 from polyrank.service.observe.metrics import Metrics
@@ -61,11 +62,17 @@ FIRST_SECONDS, FIRST_TOKENS = 0.1, 1000.0
 MOST_RETRY_SECONDS = 30
 
 
+class Models(Protocol):
+    """What counts the tokens that went through the models, ever."""
+
+    done_tokens: int
+
+
 class Admission:
     """Counts the work of all requests in progress, and how fast it gets done; for the event loop's thread.
 
     With `most_tokens` in progress no other request is let in; one request may exceed that. `turn_tokens` of a long
-    request are done at a time, before others have their turn. `progress` returns how many tokens were done, ever.
+    request are done at a time, before others have their turn.
     """
 
     def __init__(
@@ -73,13 +80,13 @@ class Admission:
         most_tokens: int,
         turn_tokens: int,
         metrics: Metrics,
-        progress: Callable[[], int],
+        models: Models,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most, self._turn, self._metrics = most_tokens, turn_tokens, metrics
-        self._progress, self._clock = progress, clock
+        self._models, self._clock = models, clock
         self._inside: dict[Ticket, None] = {}
-        self._looked_at, self._seen = clock(), progress()
+        self._looked_at, self._seen = clock(), models.done_tokens
         self._busy_seconds = self._done_tokens = 0.0  # of the last few seconds in which there was a request
 
     @property
@@ -103,14 +110,16 @@ class Admission:
             raise Overloaded(len(others), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
         ticket = journey.ticket = Ticket(tokens, new)
         self._inside[ticket] = None
-        self._metrics.add_to_queue(1, tokens)
+        self._metrics.queue_depth.inc()
+        self._metrics.queue_tokens.inc(tokens)
         try:
             yield
             self._done_tokens += TOKENS_A_REQUEST * ticket.searches
         finally:
             self._look(self._clock())
             del self._inside[ticket]
-            self._metrics.add_to_queue(-1, -ticket.tokens)
+            self._metrics.queue_depth.dec()
+            self._metrics.queue_tokens.dec(ticket.tokens)
 
     def searches_again(self, journey: Journey, tokens: int) -> bool:
         """Let a request that is in search once more, if there is room beside the others; returns whether there is."""
@@ -120,7 +129,7 @@ class Admission:
         if not self._has_room(others, tokens, journey.deadline):
             return False
         ticket.tokens, ticket.searches = ticket.tokens + tokens, ticket.searches + 1
-        self._metrics.add_to_queue(0, tokens)
+        self._metrics.queue_tokens.inc(tokens)
         return True
 
     def _has_room(self, others: Sequence[Ticket], tokens: int, deadline: float) -> bool:
@@ -141,12 +150,12 @@ class Admission:
 
     def _look(self, now: float) -> None:
         """Take in what was done since the last look, and how long it took."""
-        progress = self._progress()
+        done = self._models.done_tokens
         if self._inside:
             kept = math.exp((self._looked_at - now) / MEMORY_SECONDS)
             self._busy_seconds = kept * self._busy_seconds + (1 - kept) * MEMORY_SECONDS
-            self._done_tokens = kept * self._done_tokens + progress - self._seen
-        self._looked_at, self._seen = now, progress
+            self._done_tokens = kept * self._done_tokens + done - self._seen
+        self._looked_at, self._seen = now, done
 
     def _seconds(self, tokens: int) -> float:
         """Return how long so many tokens take at the recent speed."""

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import SpanContext, get_current_span
 
 from polyrank.model.architectures.batching import FORWARD_TOKENS, cost, pack
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
@@ -66,23 +66,15 @@ class _Waiter(NamedTuple):
 class Work:
     """The sequences of one request, or of several that ask for the same.
 
-    Attributes:
-        lengths: of the sequences, in tokens.
-        key: works with the same `run` and key, other than None, ask for the same.
-        on_batch: gets outputs as they are made, also those of a batch that ends after everybody has left.
-        pending: positions of the sequences that have not begun, longest first; `tokens` are theirs.
-        turn: tokens taken since its turn began.
-        began: when the first sequence was taken.
-        runs_since: when the batch began that is run with some of it; None: none is.
-        ran: seconds that such batches have taken before.
-        had: those seconds when whoever ran it ended without its outputs.
-        waiters: all who want the outputs; without any it is dropped.
+    `lengths` are in tokens. Works with the same `run` and key, other than None, ask for the same. `on_batch` gets
+    outputs as they are made, also those of a batch that ends after everybody has left.
     """
 
     lane: "_Lane"
-    began: float | None = None
-    runs_since: float | None = None
-    ran = had = 0.0
+    began: float | None = None  # when the first sequence was taken
+    runs_since: float | None = None  # when the batch began that is run with some of it; None: none is
+    ran = 0.0  # seconds that such batches have taken before
+    had = 0.0  # those seconds when whoever ran it ended without its outputs
 
     def __init__(
         self,
@@ -95,9 +87,10 @@ class Work:
         self.run, self.sequences, self.lengths, self.key = run, sequences, lengths, key
         self.on_batch = on_batch
         self.outputs: dict[int, Any] = {}
+        # Positions of the sequences that have not begun, longest first; `tokens` are theirs.
         self.pending = dict.fromkeys(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
-        self.tokens, self.turn = sum(lengths), 0
-        self.waiters: list[_Waiter] = []
+        self.tokens, self.turn = sum(lengths), 0  # `turn`: taken since its turn began
+        self.waiters: list[_Waiter] = []  # all who want the outputs; without any it is dropped
 
     @property
     def deadline(self) -> float:
@@ -160,10 +153,6 @@ class Scheduler:
 
     The budget bounds the tokens of a batch, padding included; 0: every sequence runs alone, so that its output does not
     depend on others. An output that is not sound is a failure of the model.
-
-    Attributes:
-        failed: why no outputs can be expected at the moment; None: all is well.
-        done_tokens: how many have gone through, ever.
     """
 
     def __init__(
@@ -176,8 +165,8 @@ class Scheduler:
         is_sound: Callable[[Any], bool] = lambda _: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.failed: str | None = None
-        self.done_tokens = 0
+        self.failed: str | None = None  # why no outputs can be expected at the moment
+        self.done_tokens = 0  # that have gone through, ever
         self._name, self._budget, self._metrics, self._tracing = name, budget, metrics, tracing
         self._is_sound, self._clock = is_sound, clock
         self._lanes = {lane: _Lane(lane, budget) for lane in lanes}
@@ -201,7 +190,8 @@ class Scheduler:
         """
         if not work.sequences:
             return Done([], 0.0)
-        waiter = _Waiter(asyncio.get_running_loop().create_future(), self._clock(), deadline, self._tracing.current())
+        request = get_current_span().get_span_context()
+        waiter = _Waiter(asyncio.get_running_loop().create_future(), self._clock(), deadline, request)
         with self._changed:
             if self._closing or not self._thread.is_alive():
                 raise InferenceFailed(self.failed or f"the {self._name} thread has ended")
@@ -354,7 +344,10 @@ class Scheduler:
             if sum(lengths) >= FULL_SHARE * self._budget:
                 lane.full_rate.learn(cost(lengths), seconds)
         if self._metrics:
-            self._metrics.observe_batch(lane.name, lengths)
+            padded = max(lengths) * len(lengths)
+            self._metrics.batch_size.labels(lane.name).observe(len(lengths))
+            self._metrics.batch_tokens.labels(lane.name).observe(padded)
+            self._metrics.batch_padding.labels(lane.name).observe(1 - sum(lengths) / max(1, padded))
             requests = [waiter.request for work, _ in batch for waiter in work.waiters]
             self._tracing.batch(lane.name, lengths, requests, seconds)
 

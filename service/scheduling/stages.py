@@ -46,19 +46,15 @@ class Journey:
     """The way of one request through the stages: how much time it has, and where that goes.
 
     Stages follow each other, though on different threads, so there is no lock. Those that run at the same time have a
-    journey each (`beside`), of which the longest counts.
-
-    Attributes:
-        deadline: on the monotonic clock, in seconds.
-        seconds: spent in each stage; "queue" is the time that it waits for its turn.
-        ticket: of its admission; None: it was not let in yet, or needs none.
+    journey each (`beside`), of which the longest counts. `deadline` is on the monotonic clock; without a `ticket` it
+    was not let in yet, or needs none.
     """
 
     __slots__ = ("budget", "deadline", "seconds", "ticket")
 
     def __init__(self, deadline: float = math.inf, budget: Budget | None = None, ticket: Ticket | None = None) -> None:
         self.deadline, self.budget, self.ticket = deadline, budget or Budget(), ticket
-        self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)  # "queue": of waiting for its turn
 
     @property
     def left(self) -> float:

@@ -25,7 +25,7 @@ from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings
 from polyrank.model.inference.runners import AUTO, Runner
 from polyrank.model.representations import Representations
 from polyrank.service import settings
-from polyrank.service.changes.builder_process import _environment
+from polyrank.service.changes.jobs import _environment
 from polyrank.service.settings import Settings
 
 REPOSITORY = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from updated import LiveStore
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
-from polyrank.service.changes import builder_process
+from polyrank.service.changes import jobs
 from polyrank.service.cli.output import Progress
 from polyrank.service.settings import Settings
 
@@ -189,7 +189,7 @@ def as_builder(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\n{command} "$@"\n')
     script.chmod(0o755)
-    monkeypatch.setattr(builder_process.sys, "executable", str(script))
+    monkeypatch.setattr(jobs.sys, "executable", str(script))
 
 
 @pytest.mark.usefixtures("warm_children")

@@ -25,7 +25,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.inference.runners import Runner
 from polyrank.service.api.generations import JobOut, JobsOut
 from polyrank.service.app import create_app
-from polyrank.service.changes import builder_process
+from polyrank.service.changes import jobs as jobs_module
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.errors import OtherPoolBuilt
 from polyrank.service.settings import Settings
@@ -117,7 +117,7 @@ def stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Non
         wrapper = tmp_path / "python"
         wrapper.write_text(f'#!/bin/sh\nexec "{PYTHON}" "{path}" "$@"\n')
         wrapper.chmod(0o755)
-        monkeypatch.setattr(builder_process.sys, "executable", str(wrapper))
+        monkeypatch.setattr(jobs_module.sys, "executable", str(wrapper))
 
     return put
 
@@ -258,7 +258,7 @@ def test_the_builder_imports_nothing_that_lies_about(api: Api, tmp_path: Path, m
     else:  # as run from a clone that is not installed
         monkeypatch.setenv("PYTHONPATH", path)
         monkeypatch.chdir(Path(__file__).parents[2])
-    monkeypatch.setattr(builder_process.sys, "executable", PYTHON)
+    monkeypatch.setattr(jobs_module.sys, "executable", PYTHON)
     job = api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])
     assert (job["state"], job["error"]) == ("succeeded", None)
 
@@ -353,7 +353,7 @@ def test_a_builder_that_is_killed_is_failed(api: Api) -> None:
 
 
 def test_a_builder_that_ignores_sigterm_is_killed(api: Api, stub: Callable[[str], None], monkeypatch) -> None:
-    monkeypatch.setattr(builder_process, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(jobs_module, "GRACE_SECONDS", 0.2)
     ready = api.store / "ready"
     stub(f"import signal\nsignal.signal(15, signal.SIG_IGN)\nopen({str(ready)!r}, 'w')\ntime.sleep(60)")
     job = api.job(api.start(candidates=[{"text": "w1"}]))
@@ -364,8 +364,8 @@ def test_a_builder_that_ignores_sigterm_is_killed(api: Api, stub: Callable[[str]
 
 
 def test_a_builder_that_had_to_be_killed_when_it_was_cancelled_leaves_nothing(api: Api, monkeypatch) -> None:
-    monkeypatch.setattr(builder_process, "GRACE_SECONDS", 0.1)
-    monkeypatch.setattr(builder_process.sys, "executable", PYTHON)  # whose own group is killed
+    monkeypatch.setattr(jobs_module, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(jobs_module.sys, "executable", PYTHON)  # whose own group is killed
     job = api.job(api.start(pool="huge.jsonl"))
     api.wait(job["id"], lambda job: job["stage"] == "encode")
     pid = JobStore(api.store).get(job["id"]).pid
@@ -381,7 +381,7 @@ def test_a_builder_that_had_to_be_killed_when_it_was_cancelled_leaves_nothing(ap
 def test_a_cancel_while_the_builder_publishes_comes_too_late(
     api: Api, stub: Callable[[str], None], monkeypatch
 ) -> None:
-    monkeypatch.setattr(builder_process, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(jobs_module, "GRACE_SECONDS", 0.1)
     stub(
         "import signal\nfrom pathlib import Path\nfrom polyrank.index_builder.building.job_records import JobStore\n"
         "jobs = JobStore(Path(sys.argv[-3]))\n"
@@ -398,7 +398,7 @@ def test_a_cancel_while_the_builder_publishes_comes_too_late(
 
 
 def test_a_builder_that_cannot_be_started_is_failed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builder_process.sys, "executable", "/no/such/python")
+    monkeypatch.setattr(jobs_module.sys, "executable", "/no/such/python")
     assert api.wait(api.job(api.start(candidates=[{"text": "w1"}]))["id"])["state"] == "failed"
     assert api.count("failed") == 1
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from polyrank.service import cli
-from polyrank.service.changes import builder_process
+from polyrank.service.changes import jobs
 from polyrank.service.observe import tracing
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.process import draining
@@ -197,7 +197,7 @@ def test_grafana_has_an_account_only_with_a_password_that_was_given() -> None:
 
 def test_a_stop_is_given_the_time_that_it_may_take(compose: dict[str, Any]) -> None:
     drains = Settings.model_fields["drain_delay_s"].default + draining.FINISH_SECONDS
-    most = drains + builder_process.GRACE_SECONDS + tracing.CLOSE_SECONDS
+    most = drains + jobs.GRACE_SECONDS + tracing.CLOSE_SECONDS
     for name in ("api", GPU):
         grace = re.fullmatch(r"(\d+)s", compose["services"][name]["stop_grace_period"])
         assert grace is not None

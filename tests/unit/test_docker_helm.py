@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from polyrank.service import cli
-from polyrank.service.changes import builder_process
+from polyrank.service.changes import jobs
 from polyrank.service.http import operations
 from polyrank.service.observe import tracing
 from polyrank.service.process import draining
@@ -83,7 +83,7 @@ def test_what_is_rendered_is_what_the_code_knows(values: str, tmp_path: Path) ->
 @needs_helm
 def test_a_stop_is_given_the_time_that_it_may_take(tmp_path: Path) -> None:
     drains = Settings.model_fields["drain_delay_s"].default + draining.FINISH_SECONDS
-    most = drains + builder_process.GRACE_SECONDS + tracing.CLOSE_SECONDS
+    most = drains + jobs.GRACE_SECONDS + tracing.CLOSE_SECONDS
     assert most < _specs(tmp_path)["Deployment"]["template"]["spec"]["terminationGracePeriodSeconds"] < 2 * most
 
 

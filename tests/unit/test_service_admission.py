@@ -26,15 +26,15 @@ class House:
     """An admission with a clock of its own, whose requests are done when they leave."""
 
     def __init__(self, most: int = 1_000_000) -> None:
-        self.now, self.done = 100.0, 0
+        self.now, self.done_tokens = 100.0, 0
         self.metrics = Metrics()
-        self.admission = Admission(most, TURN, self.metrics, lambda: self.done, lambda: self.now)
+        self.admission = Admission(most, TURN, self.metrics, self, lambda: self.now)
 
     def work(self, tokens: int, seconds: float) -> None:
         """One request alone."""
         with self.admission.admitted(Journey(), tokens):
             self.now += seconds
-            self.done += tokens
+            self.done_tokens += tokens
 
     def fail(self, tokens: int, seconds: float) -> None:
         """One request that comes to nothing."""
@@ -134,7 +134,7 @@ def test_requests_side_by_side_are_as_fast_as_they_are_together(house: House) ->
             for _ in range(10):
                 inside.enter_context(house.admission.admitted(Journey(), 1000))
             house.now += 1.0
-            house.done += 10_000
+            house.done_tokens += 10_000
     with house.admission.admitted(Journey(), 10_000):
         assert house.refusal(within=1.6) is not None
         assert house.refusal(within=2.4) is None
@@ -147,7 +147,7 @@ def test_one_long_request_does_not_shut_the_door_on_short_ones() -> None:
         for second in range(100):
             assert house.refusal(within=25.0) is None, second
             house.now += 1.0
-            house.done += 10_000
+            house.done_tokens += 10_000
         refused = house.refusal(tokens=2 * TURN, within=25.0)
         assert refused is not None, "but on another long one"
         assert 17 <= refused.retry_after_seconds <= 21, "which has to wait for as much as it asks for itself"

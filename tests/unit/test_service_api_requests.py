@@ -138,16 +138,9 @@ def test_candidates_to_put_may_stand_under_their_name() -> None:
     rows = [{"id": "a", "text": "b", "metadata": {"n": 1}}]
     bare, named = (UpsertIn.model_validate_json(json.dumps(sent)) for sent in (rows, {"candidates": rows}))
     assert bare.rows == named.rows
-    assert named.ids() == ["a"]
+    assert named.ids == ["a"]
     with pytest.raises(ValidationError, match="occurs 2 times"):
         UpsertIn.model_validate_json(json.dumps({"candidates": rows * 2}))
-
-
-@pytest.mark.parametrize(("sent", "top_n"), [(False, None), (True, 20), ({}, 20), ({"top_n": 7}, 7)])
-def test_rerank_may_be_a_switch_or_a_number(sent: object, top_n: int | None) -> None:
-    body = accepted(RankIn, context="a", rerank=sent)
-    assert isinstance(body, RankIn)
-    assert body.top_n() == top_n
 
 
 @pytest.mark.parametrize("fields", [

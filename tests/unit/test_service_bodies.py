@@ -78,6 +78,11 @@ def test_every_way_to_write_a_context_and_candidates() -> None:
     assert to_request(body(), SETTINGS).conversation.turns == (Turn("a"),)
 
 
+@pytest.mark.parametrize(("sent", "top_n"), [(False, None), (True, 20), ({}, 20), ({"top_n": 7}, 7)])
+def test_rerank_may_be_a_switch_or_a_number(sent: object, top_n: int | None) -> None:
+    assert to_request(body(rerank=sent), SETTINGS).top_n == top_n
+
+
 def test_the_servers_own_bounds() -> None:
     to_request(body(candidates=["0123456789"] * 3), SETTINGS)
     with pytest.raises(TooManyCandidates, match="3"):

@@ -30,7 +30,7 @@ metrics.show_trial(("tried", "f", 1))
 metrics.show_trial(None)
 metrics.show_snapshot(given["revision"], 100, 3)
 metrics.show_scan("bytes", False)
-metrics.add_to_queue(given["waiting"], 0)
+metrics.queue_depth.inc(given["waiting"])
 for _ in range(given["answers"]):
     metrics.observe_request("/rank", "POST", 200, 0.1)
 metrics.in_flight.inc()

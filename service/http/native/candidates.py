@@ -85,7 +85,7 @@ async def upsert(request: Request) -> UpsertedOut:
     bodies.check_lengths("candidates", [sent.text for sent in rows], held.settings)
 
     def made() -> list[Candidate]:
-        return [Candidate(each, row.text, row.metadata) for each, row in zip(body.ids(), rows, strict=True)]
+        return [Candidate(each, row.text, row.metadata) for each, row in zip(body.ids, rows, strict=True)]
 
     candidates = await bodies.beside(request, made, len(rows))
     with writing(held):

@@ -21,7 +21,7 @@ from polyrank.model.errors import RankingError, shortage_in
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.api.answers import BatchOut, RankOut, ResultOut
 from polyrank.service.api.findings import MAX_ERRORS, refusal
-from polyrank.service.api.requests import BatchIn, CandidateIn, ExpectIn, RankIn, SaidIn, Which
+from polyrank.service.api.requests import BatchIn, CandidateIn, ExpectIn, RankIn, RerankIn, SaidIn, Which
 from polyrank.service.errors import (
     BodyInvalid,
     GenerationMismatch,
@@ -184,13 +184,14 @@ def to_request(body: RankIn, settings: Settings) -> RankRequest:
         InvalidInput: a text is longer than the server allows.
     """
     candidates = None if body.candidates is None else checked_candidates(body.candidates, settings)
+    rerank = RerankIn() if body.rerank is True else body.rerank
     return RankRequest(
         conversation=checked_conversation(body, settings),
         candidates=candidates,
         top_k=body.top_k,
         retrieve_k=body.retrieve_k,
         exact=body.exact,
-        top_n=body.top_n(),
+        top_n=rerank.top_n if rerank else None,
         filter=body.filter,
         exclude_ids=tuple(body.exclude_ids),
         score_threshold=body.score_threshold,
@@ -212,7 +213,8 @@ def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
 
 def with_unread(cut: Truncation, body: SaidIn, read: Conversation) -> Truncation:
     """Return what was cut, together with what `checked_conversation` did not read; four letters count as a token."""
-    unread = body.said().letters - read.letters
+    pairs = zip(body.said().turns, read.turns, strict=True)
+    unread = sum(len(sent.text) - len(kept.text) for sent, kept in pairs)
     return replace(cut, tokens=cut.tokens + -(-unread // LETTERS_A_TOKEN)) if unread else cut
 
 

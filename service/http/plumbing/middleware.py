@@ -31,7 +31,7 @@ from polyrank.service.http.plumbing.problems import InForm, from_error
 from polyrank.service.observe.labels import QUIET, Account
 from polyrank.service.observe.logs import POOL
 from polyrank.service.observe.metrics import UNMATCHED, Metrics
-from polyrank.service.observe.tracing import Tracing, trace_id
+from polyrank.service.observe.tracing import Tracing
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 ANSWER_BYTES = 1024 * 1024  # handed on at once at most: handing on all of a large answer would hold the event loop
@@ -94,15 +94,22 @@ class Requests:
         account: Account = scope["state"]["account"]
         held = scope["state"].get("resources")
         (self.metrics if held is None else held.metrics).observe_request(route, method, status, seconds)
-        self.tracing.complete(span, method, route, status, account, time.time_ns() - round(seconds * 1e9))
-        fields = {"request_id": scope["state"]["request_id"], "trace_id": trace_id(span)}
+        began = time.time_ns() - round(seconds * 1e9)
+        trace_id = self.tracing.complete(span, method, route, status, account, began)
+        fields = {"request_id": scope["state"]["request_id"], "trace_id": trace_id}
         if (principal := scope["state"].get("principal")) and principal.name:
             fields["key"] = principal.name
         fields |= {"route": route, "method": method, "status": status, "ms": round(seconds * 1000, 1)}
         if problem := scope["state"].get("problem"):
             wrong = [where[:MOST_LETTERS] for where in problem.where[:MOST_FIELDS]]  # never what was sent in them
             fields |= {"problem": problem.kind.slug, "wrong": wrong or None}
-        known = {name: value for name, value in {**fields, **account.fields()}.items() if value is not None}
+        if account.generation is not None:
+            fields |= {"generation": account.generation, "degraded": list(account.degraded)}
+        if account.seconds:
+            fields["stages_ms"] = {stage: round(value * 1000, 3) for stage, value in account.seconds.items()}
+        if account.refused:
+            fields["refused"] = dict(account.refused)
+        known = {name: value for name, value in fields.items() if value is not None}
         log.log(logging.DEBUG if route in QUIET else logging.INFO, "request", extra={"fields": known})
 
 
