@@ -83,7 +83,7 @@ def _run(argv: Sequence[str] | None) -> int:
         if shown != given:  # no JSON may say it, nor Arrow open it
             raise UsageError(f"{shown} is not of the locale's encoding; rename the file, or type it again")
     try:
-        arguments = parser().parse_args(argv)
+        arguments = parser((sys.argv[1:] if argv is None else argv)[:1]).parse_args(argv)
     except SystemExit as end:
         if end.code:
             raise
@@ -116,11 +116,12 @@ def _say(message: str, status: int) -> int:
     return status
 
 
-def parser() -> CommandParser:
-    """Return the parser of all commands."""
+def parser(first: Sequence[str] = ()) -> CommandParser:
+    """Return the parser of all commands, or of the one that the first argument names: each takes a while to make."""
     top = CommandParser(prog="polyrank", description="Retrieve and rank replies with Poly-encoders.")
     top.add_argument("--version", action="version", version=f"polyrank {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in _COMMANDS:
+    named = [command for command in _COMMANDS if command.__name__.rpartition(".")[2] in first]
+    for command in named or _COMMANDS:
         command.add_to(commands)
     return top
