@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.options import WIDEST, Block, read_block, require, require_known, require_types, shown
-from polyrank.model.registry import ARCHITECTURES, UniConfig, classifiers, comparing_vectors, listed
+from polyrank.model.registry import ARCHITECTURES, UniConfig, classifiers, listed
 
 ContextVectors = Literal["codes", "first", "last", "last+first"]
 Reduction = Literal[
@@ -224,7 +224,7 @@ class ModelConfig:
         require(self.has_network or self.evidence is not None, "evidence is missing, by which a lexical model ranks")
         require(not self.residual or not retrieves, "residual is for a model that scores pairs")
         require(self.head == "linear" or not (retrieves or self.residual), "a published head is for a cross alone")
-        able = comparing_vectors()
+        able: Sequence[str] = [name for name, each in ARCHITECTURES.items() if not each.beyond_vectors]
         require(not self.dense or self.architecture in able, f"dense is for {listed(able)}")
         self._check_labels()
         for name in ("n_codes", "reduction_m"):

@@ -211,11 +211,6 @@ def classifiers() -> tuple[str, ...]:
     return tuple(name for name, row in ARCHITECTURES.items() if row.classifier is not None)
 
 
-def comparing_vectors() -> tuple[str, ...]:
-    """Name the architectures whose score is the dot product of one vector of each side."""
-    return tuple(name for name, row in ARCHITECTURES.items() if not row.beyond_vectors)
-
-
 def listed(names: Sequence[str], last: str = "and") -> str:
     """Join names for a message.
 

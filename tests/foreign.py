@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from polyrank.index_builder.convert.conversion import Converted, convert, kinds_of
+from polyrank.index_builder.convert.conversion import Converted, convert
+from polyrank.index_builder.convert.kinds import kinds_of
 from polyrank.index_builder.convert.maps import shipped
 from polyrank.index_builder.convert.talks import Asked
 

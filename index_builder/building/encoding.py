@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.building.stages import OnProgress
 from polyrank.index_builder.errors import BuildError
-from polyrank.index_builder.generation.candidates import CandidateTable
+from polyrank.index_builder.generation.candidates import CandidateTable, FindTexts, KnownTexts, TextIndex
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE
-from polyrank.index_builder.generation.texts import FindTexts, KnownTexts, TextIndex
 from polyrank.index_builder.store.leftovers import Chunk, Journal, Leftover, content_digest, journal_of, source_digest
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder, rounded_all
 from polyrank.index_builder.vectors.late import fits

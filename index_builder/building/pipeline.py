@@ -72,9 +72,8 @@ from polyrank.index_builder.layout import TEMPORARY_PREFIX
 from polyrank.index_builder.names import MOST_PARTS
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
-from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.leftovers import Leftover, discard
+from polyrank.index_builder.store.leftovers import Copies, Leftover, discard
 from polyrank.index_builder.vectors.encoder import DTYPES, Model, TextEncoder, encode_texts
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.local import LocalEmbeddings

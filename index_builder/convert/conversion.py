@@ -4,34 +4,32 @@ Examples of a split other than the training one go to a file of their own, `dial
 on them by mistake. The pool has each reply once; its id is made from the text, without case and white space.
 """
 
-import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import orjson
 
-from polyrank.index_builder.convert.collection import collection
-from polyrank.index_builder.convert.draft import Tree, draft
-from polyrank.index_builder.convert.kinds import Recognised, columns_map, kinds, placed, sampled
-from polyrank.index_builder.convert.maps import Map, shipped, shipped_text
+from polyrank.index_builder.convert.kinds import Recognised, placed
+from polyrank.index_builder.convert.maps import Map
 from polyrank.index_builder.convert.reads import Reads
 from polyrank.index_builder.convert.rows import Object, guessed_encoding, records, table_on_disk
 from polyrank.index_builder.convert.talks import Asked, Said, Talks
 from polyrank.index_builder.convert.texts import said
-from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import Fields, RowError, document
 from polyrank.index_builder.pool.rows import SeenHashes
 from polyrank.index_builder.vectors.local import hash_id, text_id
 from polyrank.model.durable import filling
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inputs import read_input
+from polyrank.model.evaluation.beir import read_judgements, titled
+from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import Dialogue, new_dialogues
 from polyrank.model.text.folding import text_key
+from polyrank.model.text.jsonlines import read_objects
 
 DIALOGUES, POOL, REJECTED = "dialogues.jsonl", "pool.jsonl", "rejected.jsonl"
 _TRAINING = ("", "train")
@@ -42,19 +40,9 @@ _MOST_VALUES = 20  # of a field of metadata, of a reply that was given in severa
 _ROWS_A_REPORT = 1000
 _REASON_CHARACTERS = 300
 _UNSAID = "half a surrogate pair, or what JSON cannot say"
-_SPLIT = re.compile(r"(train|validation|valid|dev|test)(?![a-z])", re.IGNORECASE)
-_NAME = re.compile(r"\w[\w.-]*")
 
 Progress = Callable[[str, int, int | None], object]
 Found = Dialogue | Object | RowError
-
-
-class UnknownKind(InvalidInput):
-    """No map fits a file, or several do; `fields` are those of its first records."""
-
-    def __init__(self, message: str, fields: Tree) -> None:
-        super().__init__(message)
-        self.fields = fields
 
 
 @dataclass(slots=True)
@@ -73,86 +61,6 @@ class Converted:
     said: Said = field(default_factory=Said)
 
 
-def kind_of(path: Path, maps: Iterable[Map] | None = None, encoding: str | None = None) -> Recognised:
-    """Tell the kind of a file or folder by the maps that come along, or by the given ones.
-
-    Raises UnknownKind where not exactly one fits, PoolInvalid where it cannot be read.
-    """
-    files = _files(path)
-    given = shipped().values() if maps is None else maps
-    fitting, nearly = kinds(path, files, given, encoding)
-    if len(fitting) == 1:
-        return fitting[0]
-    rows, wrong = sampled(files[0][0], encoding=encoding) if files else ([], None)
-    if not rows and isinstance(wrong, PoolInvalid):
-        raise wrong
-    places = Tree(rows)
-    if fitting:
-        named = " or ".join(f"{kind.map.called} ({kind.map.about})" for kind in fitting)
-        raise UnknownKind(f"{path} may be {named}; name it by --from", places)
-    if not files:
-        raise PoolInvalid(path, "is a folder of no known kind, without .arrow or .parquet files; name the files in it")
-    if not rows:
-        raise InvalidInput(f"{path}: " + (f"no row can be read: {wrong}" if wrong else "there are no rows"))
-    close = "; ".join(f"{each.called} lacks {' and '.join(missing)}" for each, missing in nearly[:3])
-    raise UnknownKind(
-        f"{path}: no map fits it{f'; nearly fit: {close}' if close else ''}; write one: --draft map.toml begins it,"
-        " --map map.toml reads it; or name the columns of a table by --columns",
-        places,
-    )
-
-
-def beginning_of_a_map(path: Path, encoding: str | None = None) -> tuple[Tree, str]:
-    """Return the fields of a file's first records, and a draft of a map; of a known kind it is that map's file.
-
-    Raises PoolInvalid or InvalidInput where no record can be read.
-    """
-    files = _files(path)
-    each, content = "", None
-    try:
-        kind = kind_of(path, None, encoding)
-        each, content = kind.each, shipped_text(kind.map.called)
-        files = list(kind.files)
-    except UnknownKind:
-        pass
-    places = Tree(sampled(files[0][0], each, encoding=encoding)[0])
-    return places, content or draft(places)
-
-
-def kinds_of(
-    paths: Sequence[Path], named: Map | None, columns: Mapping[str, str], encoding: str | None = None
-) -> list[Recognised]:
-    """Return the kinds of files: by a map, by columns, or as they are told. Raises as `kind_of`.
-
-    Raises InvalidInput, too, where files are of several kinds.
-    """
-    if columns and named is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
-        each = columns.get("each", "")
-        rows, wrong = sampled((_files(paths[0]) or [(paths[0], "")])[0][0], each, encoding=encoding)
-        if not rows and wrong:
-            raise wrong if isinstance(wrong, PoolInvalid) else PoolInvalid(paths[0], str(wrong))
-        own = columns_map(columns, rows, None)
-        return [Recognised(own, tuple(_files(path)), each) for path in paths]
-    if named is not None:
-        found = [kinds(path, _files(path), [named], encoding)[0] for path in paths]
-        every = [
-            each[0] if each else Recognised(named, tuple(_files(path)), named.each[0])
-            for path, each in zip(paths, found, strict=True)
-        ]
-    else:
-        every = [kind_of(path, None, encoding) for path in paths]
-    first, *others = {kind.map.called for kind in every}
-    if others:
-        raise InvalidInput(f"the files are {' and '.join(sorted([first, *others]))}; convert them one after the other")
-    if columns:
-        base = every[0]
-        file = base.files[0][0]
-        rows = [placed(row, file) for row in sampled(file, base.each, base.map.lines, encoding)[0]]
-        own = columns_map(columns, rows, base.map)
-        every = [Recognised(own, kind.files, kind.each) for kind in every]
-    return every
-
-
 def convert(found: Sequence[Recognised], output: Path, asked: Asked, progress: Progress) -> Converted:
     """Convert files of one kind into a new or empty directory; files appear in it when all of them are complete.
 
@@ -164,7 +72,7 @@ def convert(found: Sequence[Recognised], output: Path, asked: Asked, progress: P
         writer = _Writer(inside, stack, done, table, asked)
         read = _read(found, asked, table, writer)
         if used.collection:
-            read = (each for kind in found for each in collection(kind.files[0][0].parent, table))
+            read = (each for kind in found for each in _collection(kind.files[0][0].parent, table))
         for count, (file, number, split, each) in enumerate(read, 1):
             writer.take(each, split, file, number)
             if count % _ROWS_A_REPORT == 0:
@@ -208,6 +116,45 @@ def _read(
         writer.done.said = talks.said
 
 
+def _collection(folder: Path, table: sqlite3.Connection) -> Iterator[tuple[Path, int, str, Found]]:
+    """Yield the documents of a collection in BEIR's form, then an example for each query and document that fits it.
+
+    Before each stand its file, its line and the split whose judgements it is of, "" for documents. A document that is
+    judged not to fit is a negative of its query.
+
+    Raises InvalidInput where a file cannot be read.
+    """
+    table.execute("CREATE TABLE texts (kind TEXT, name TEXT, text TEXT, PRIMARY KEY (kind, name)) WITHOUT ROWID")
+    for kind in ("queries", "corpus"):
+        files = sorted(file for file in folder.glob(f"{kind}*.jsonl*") if file.is_file())
+        for file, (number, row) in ((path, each) for path in files for each in read_objects(path, InvalidInput)):
+            if isinstance(row, InvalidInput):
+                yield file, number, "", RowError(str(row))
+                continue
+            if kind == "corpus":
+                yield file, number, "", row
+            text = titled(str(row.get("title", "") if kind == "corpus" else ""), str(row.get("text", "")))
+            table.execute("INSERT OR IGNORE INTO texts VALUES (?, ?, ?)", (kind, str(row.get("_id")), text))
+    for qrels in sorted((folder / "qrels").glob("*.tsv")):
+        for number, (query, judged) in enumerate(read_judgements(qrels).items(), 1):
+            yield from ((qrels, number, qrels.stem, found) for found in _judged(table, query, judged))
+
+
+def _judged(table: sqlite3.Connection, query: str, judged: Mapping[str, int]) -> Iterator[Dialogue | RowError]:
+    asked = _texts(table, "queries", [query])
+    fitting = _texts(table, "corpus", [name for name, score in judged.items() if score > 0])
+    others = _texts(table, "corpus", [name for name, score in judged.items() if score <= 0])
+    if not asked or not fitting:
+        yield RowError("a judged query without a text" if not asked else "a query that no known document fits")
+    for text in fitting if asked else ():
+        yield Dialogue(Conversation((Turn(asked[0]),)), text, negatives=tuple(others), dialogue=query)
+
+
+def _texts(table: sqlite3.Connection, kind: str, names: Sequence[str]) -> list[str]:
+    find = "SELECT text FROM texts WHERE kind = ? AND name = ?"
+    return [text for name in names for (text,) in table.execute(find, (kind, name)) if text.strip()]
+
+
 def _parts(used: Map, record: Object) -> list[Object]:
     if "inside" not in used.paths:
         return [record]
@@ -230,31 +177,6 @@ def _documents(used: Map, record: Object) -> Iterator[Object]:
         yield {"text": text, "metadata": {**others, **own}} | ({} if name is None else {"id": str(name)})
 
 
-def _files(path: Path) -> list[tuple[Path, str]]:
-    """Return the files of a data set with the names of their splits, as `save_to_disk` and the hub lay them out."""
-    if not path.is_dir():
-        return [(path, "")]
-    if (path / "dataset_dict.json").is_file():
-        splits = _names(path / "dataset_dict.json", lambda facts: facts["splits"])
-        return [(file, split) for split in splits for file, _ in _files(path / split)]
-    if (path / "state.json").is_file():
-        names = _names(path / "state.json", lambda facts: [each["filename"] for each in facts["_data_files"]])
-        return [(path / name, "") for name in names]
-    tables = sorted(file for file in path.rglob("*") if file.suffix in (".arrow", ".parquet") and file.is_file())
-    return [(file, found[1] if (found := _SPLIT.match(file.name)) else "") for file in tables]
-
-
-def _names(path: Path, found: Callable[[Any], list[str]]) -> list[str]:
-    """Return the names of files or folders that a file of facts holds; none leads elsewhere."""
-    try:
-        names = found(orjson.loads(read_input(path)))
-        if all(_NAME.fullmatch(name) for name in names):
-            return names
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
-        pass
-    raise PoolInvalid(path, "is not what the library datasets writes")
-
-
 class _Writer:
     def __init__(
         self, output: Path, stack: ExitStack, done: Converted, table: sqlite3.Connection, asked: Asked
@@ -263,8 +185,7 @@ class _Writer:
         self._dialogues: dict[str, Callable[[Dialogue], object]] = {}
         self._rows: dict[str, BinaryIO] = {}
         self._seen = SeenHashes(output)
-        table.execute("CREATE TABLE replies (key TEXT PRIMARY KEY, text, count, kept) WITHOUT ROWID")
-        table.execute("CREATE TABLE first (place INTEGER PRIMARY KEY, key)")
+        table.execute("CREATE TABLE replies (place INTEGER PRIMARY KEY, key TEXT UNIQUE, text, count, kept)")
 
     def encoding_of(self, file: Path) -> str | None:
         """Return the encoding that was asked for, or that a file seems to be in, which is noted."""
@@ -304,8 +225,8 @@ class _Writer:
         found = self._table.execute("SELECT count, kept FROM replies WHERE key = ?", (key,)).fetchone()
         if found is None:
             kept = orjson.dumps({field: [value] for field, value in example.metadata.items()})
-            self._table.execute("INSERT INTO replies VALUES (?, ?, 1, ?)", (key, example.response, kept))
-            self._table.execute("INSERT INTO first (key) VALUES (?)", (key,))
+            insert = "INSERT INTO replies (key, text, count, kept) VALUES (?, ?, 1, ?)"
+            self._table.execute(insert, (key, example.response, kept))
             return
         values = orjson.loads(found[1])
         for field_, value in example.metadata.items():
@@ -317,8 +238,7 @@ class _Writer:
 
     def end(self) -> None:
         """Write the replies: each once, with the metadata of all conversations in which it was given."""
-        rows = self._table.execute("SELECT key, text, count, kept FROM first JOIN replies USING (key) ORDER BY place")
-        for key, text, count, kept in rows:
+        for key, text, count, kept in self._table.execute("SELECT key, text, count, kept FROM replies ORDER BY place"):
             if count < self._asked.min_count:
                 self.done.left_out["a reply that was given too seldom for the pool (--min-count)"] += 1
                 continue

@@ -161,11 +161,11 @@ class Talks:
             if message is None:
                 continue
             inside = {**message, "_record": record} if isinstance(message, dict) else message
-            *columns, data = self._message(inside, above)
+            ours, who, time, place, name, parent, data = self._message(inside, above)
             below = used.find("replies", inside)
-            stack += [(each, columns[-2]) for each in reversed(below if isinstance(below, list) else [])]
-            if data["text"] or with_it or columns[-2] is not None or columns[0]:
-                yield *columns, data | with_it
+            stack += [(each, name) for each in reversed(below if isinstance(below, list) else [])]
+            if data["text"] or with_it or name is not None or ours:
+                yield ours, who, time, place, name, parent, data | with_it
                 with_it = {}
         if replies := _listed(used.find("right", record), self._text):
             data = {"text": replies[0], "also": replies[1:], **self._beside(record)}

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.generation.candidates import CandidateTable
+from polyrank.index_builder.generation.candidates import TEXTS_FILE, CandidateTable, KnownTexts, TextIndex
 from polyrank.index_builder.generation.manifest import MANIFEST_FILE, PARTS, FileEntry, Manifest, part_directory
-from polyrank.index_builder.generation.texts import TEXTS_FILE, KnownTexts, TextIndex
 from polyrank.index_builder.generation.words import Words, evidence_of, open_words
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.layout import TEMPORARY_PREFIX, why_not_plain

@@ -33,8 +33,7 @@ from polyrank.index_builder.pool.documents import (
     require_columns,
     shown_names,
 )
-from polyrank.index_builder.pool.encodings import LOOKED_BYTES, guessed
-from polyrank.index_builder.pool.truth import LONGEST, are_true_and_false, is_false
+from polyrank.index_builder.pool.letters import LONGEST, LOOKED_BYTES, are_true_and_false, guessed, is_false
 from polyrank.model.inputs import BlankLines, Compression, open_unfolded
 
 # A longer line is refused, so that it does not fill the memory: 20,000 characters, escaped twice over, are 240 kB.

@@ -10,6 +10,5 @@ updates            UpdateLogs: who may write updates, and what a new generation 
 update_log         UpdateLog: the file
 pointer            Pointer: CURRENT and HISTORY
 locks              who may change the store: locks, the lease and the fence
-leftovers          what a build leaves behind when it is killed
-copies             which generations have a copy in Redis
+leftovers          what a build leaves behind when it is killed, and which generations have a copy in Redis
 """

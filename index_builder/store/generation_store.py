@@ -10,7 +10,7 @@ STORE/log/                       the updates of each generation: updates.py, upd
 STORE/rejected/<id>/             rejected.jsonl: the rows left out of a generation's pool
 STORE/feedback/                  what servers answered, and what became of it: none of the store's own files
 STORE/jobs/                      index jobs: building/job_records.py
-STORE/copies/                    which generations have a copy in Redis: copies.py
+STORE/copies/                    which generations have a copy in Redis: leftovers.py
 STORE/build.lock, pointer.lock   who may build and switch: locks.py
 STORE/ID, FENCE                  who may build where hosts share no locks: locks.py
 """
@@ -31,6 +31,7 @@ from polyrank.index_builder.errors import (
     StoreBusy,
     SwitchOvertaken,
 )
+from polyrank.index_builder.generation.candidates import FindTexts
 from polyrank.index_builder.generation.generation import (
     MODEL_DIRECTORY,
     Generation,
@@ -39,7 +40,6 @@ from polyrank.index_builder.generation.generation import (
     read_manifest,
 )
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.layout import (
     GENERATIONS,
     TEMPORARY_PREFIX,
@@ -50,8 +50,8 @@ from polyrank.index_builder.layout import (
     stamp,
     why_not_plain,
 )
-from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.leftovers import (
+    Copies,
     Forget,
     Leftover,
     discard,

@@ -1,4 +1,4 @@
-"""What a build keeps while it runs, and what it leaves behind when it is killed.
+"""What a build keeps while it runs, and what it leaves behind when it is killed, here and in Redis.
 
     generations/.tmp-<id>/      the files of the generation being built
     generations/.journal-<id>   which chunks of its matrix are finished, and what they were made of
@@ -32,9 +32,10 @@ import orjson
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.generation.manifest import PARTS
-from polyrank.index_builder.layout import JOURNAL_PREFIX, TEMPORARY_PREFIX, entries, why_not_plain
+from polyrank.index_builder.layout import JOURNAL_PREFIX, TEMPORARY_PREFIX, entries, is_time_id, why_not_plain
 from polyrank.index_builder.vectors.local import MATRIX_FILE
-from polyrank.model.durable import sync_directory
+from polyrank.index_builder.vectors.redis import drop_generation
+from polyrank.model.durable import make_directory, sync_directory
 from polyrank.model.inputs import open_input
 from polyrank.model.representations import Representations
 
@@ -199,3 +200,36 @@ def discard_all(generations: Path, forget: Forget, spare: Leftover | None) -> No
     for journal in entries(generations).journals:
         if kept is None or journal != journal_of(kept):
             journal.unlink()
+
+
+class Copies:
+    """The copies of a store's generations in one Redis; without a URL nothing is removed.
+
+    STORE/copies/<id> is an empty file. It is made before the copy and removed after it, so no copy is ever forgotten.
+    Keys alone do not say whose they are, because several stores may share a Redis.
+    """
+
+    def __init__(self, root: Path, url: str | None) -> None:
+        self._directory, self._generations = root / "copies", root / "generations"
+        self._url = url
+
+    def note(self, generation: str) -> None:
+        make_directory(self._directory)
+        (self._directory / generation).touch()
+        sync_directory(self._directory)
+
+    def forget(self, generation: str) -> None:
+        """Remove a generation's copy. Raises StoreUnavailable if Redis failed; the copy stays noted."""
+        if self._url is not None:
+            drop_generation(self._url, generation)
+            (self._directory / generation).unlink(missing_ok=True)
+
+    def forget_orphans(self) -> None:
+        """Remove the copies of generations that are neither published nor being built, for the builder."""
+        if self._url is None or not self._directory.is_dir():
+            return
+        for generation in sorted(path.name for path in self._directory.iterdir() if is_time_id(path.name)):
+            # In the order in which a generation is renamed, so that it is not missed if that happens in between.
+            places = f"{TEMPORARY_PREFIX}{generation}", generation
+            if not any((self._generations / place).exists() for place in places):
+                self.forget(generation)

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.generation.candidates import interleaved
+from polyrank.index_builder.generation.candidates import KnownTexts, interleaved
 from polyrank.index_builder.generation.filters import (
     kinds_in,
     kinds_of,
@@ -43,7 +43,6 @@ from polyrank.index_builder.generation.filters import (
 )
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.slots import ALL, Slots
-from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.lexical.table import WordTable, joined

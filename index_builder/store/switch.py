@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from polyrank.index_builder.errors import CompactionOvertaken, GenerationCorrupt, GenerationError, GenerationNotFound
+from polyrank.index_builder.generation.candidates import FindTexts
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.store.locks import Lease, fenced, locked
 from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs

@@ -22,8 +22,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
+from polyrank.index_builder.generation.candidates import FindTexts
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.store.locks import locked, try_locked
 from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
 from polyrank.index_builder.vectors.encoder import Encode, rounded_all

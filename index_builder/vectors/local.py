@@ -1,7 +1,7 @@
 """The embeddings of a generation on disk: the matrix `embeddings.bin`, and `ids.index`, which finds a row by its id.
 
 `embeddings.bin` holds the vectors in the store's dtype, little-endian, row after row: row i is candidate i. What a
-model keeps for a second stage lies in a block of its own (blocks.py).
+model keeps for a second stage lies in a block of its own (late.py).
 
 `ids.index` holds the 64-bit hashes of the ids in ascending order, then the row of each. It is memory-mapped, and a
 look-up is a binary search. Two of n ids share a hash with a probability of n^2 / 2^65 (3e-6 for ten million); the
@@ -20,9 +20,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.vectors.blocks import BlockReader, BlockWriter, RowBlock
 from polyrank.index_builder.vectors.encoder import DTYPES
-from polyrank.index_builder.vectors.late import LATE_FILE
+from polyrank.index_builder.vectors.late import LATE_FILE, BlockReader, BlockWriter, RowBlock
 from polyrank.model.representations import LateRows, Representations
 from polyrank.model.text.folding import hash64
 

@@ -4,7 +4,7 @@ Axes: B contexts, N candidates, T tokens, M context vectors, K rows of a candida
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,45 +24,26 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.representations import LateRows
 from polyrank.model.text.tokenizer import Tokenizer
 
+First = TypeVar("First")
 
-class ContextState(NamedTuple):
-    """Contexts as scores read them.
 
-    first: for the first stage. late: for the second stage, (B, T, E); None: there is none. mask: which rows of `late`
-    count, (B, T).
-    """
+class SideState(NamedTuple, Generic[First]):
+    """Contexts or candidates as scores read them."""
 
-    first: ContextCodes
-    late: Tensor | None = None
-    mask: Tensor | None = None
+    first: First  # for the first stage: of contexts their codes, of candidates their vectors, (N, D1)
+    late: Tensor | None = None  # rows for the second stage, (N, K, D2): of a context those of its tokens
+    mask: Tensor | None = None  # which of these count, (N, K)
 
     @property
     def rows(self) -> tuple[Tensor, Tensor]:
         """`late` and `mask`, of an encoder with a second stage."""
-        return _second_stage(self.late, self.mask)
+        assert self.late is not None, "there is a second stage"
+        assert self.mask is not None, "it goes with the rows"
+        return self.late, self.mask
 
 
-class CandidateState(NamedTuple):
-    """Candidates as scores read them.
-
-    first: vectors of the first stage, (N, D1). late: rows of the second stage, (N, K, D2); None: there is none. mask:
-    which rows of `late` count, (N, K).
-    """
-
-    first: Tensor
-    late: Tensor | None = None
-    mask: Tensor | None = None
-
-    @property
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """`late` and `mask`, of an encoder with a second stage."""
-        return _second_stage(self.late, self.mask)
-
-
-def _second_stage(late: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    assert late is not None, "there is a second stage"
-    assert mask is not None, "it goes with the rows"
-    return late, mask
+ContextState = SideState[ContextCodes]
+CandidateState = SideState[Tensor]
 
 
 class InnerTeacher(Protocol):

@@ -28,13 +28,14 @@ from polyrank.model.errors import OutOfMemory, TrainingDiverged
 from polyrank.model.text.dialogues import Dialogue, Report
 from polyrank.model.training.config import LOGS, Schedule, TrainConfig
 from polyrank.model.training.data import Corpus, OnProgress, Rows, WordsInLoss, draw_rows, no_progress
-from polyrank.model.training.forecast import Forecast
 from polyrank.model.training.objective import AnyObjective, Batch
 from polyrank.model.training.state import Origin, RunProgress, write_state
 from polyrank.model.training.student import Student
 from polyrank.model.training.tuning import backbones
 
 PLATEAU_FACTOR = 0.4
+_RECENT_STEPS = 100  # their mean tells how long the next ones take; no two are of one length
+_FIRST_STEPS = 1  # they tell nothing: rows are read ahead, and memory is new
 
 
 class LearningRate:
@@ -85,6 +86,30 @@ class LearningRate:
 
 
 _SEED = 0  # the same in every run, so that runs can be compared
+
+
+class Forecast:
+    """Tells how long a run will still take: its steps, its looks at the selection slice, what is fitted after them."""
+
+    def __init__(self, steps: int, look_every: int, after: Callable[[float], float]) -> None:
+        """Begin with a run of so many steps; `after` tells, by `look_seconds`, what follows the last look takes."""
+        self.look_seconds = 0.0  # what the latest look took; all read the same examples
+        self._steps, self._look_every, self._after = steps, look_every, after
+        self._seen, self._step_seconds = 0, 0.0
+
+    def step_took(self, seconds: float) -> None:
+        self._seen += 1
+        count = min(self._seen - _FIRST_STEPS, _RECENT_STEPS)
+        if count > 0:
+            self._step_seconds += (seconds - self._step_seconds) / count
+
+    def figures(self, step: int) -> Mapping[str, float]:
+        """Return the seconds left after that step, before its look if it has one; nothing before the third one seen."""
+        if self._seen < _FIRST_STEPS + 2:
+            return {}
+        looks = -(-self._steps // self._look_every) - (step - 1) // self._look_every
+        left = (self._steps - step) * self._step_seconds + looks * self.look_seconds + self._after(self.look_seconds)
+        return {"seconds_left": left}
 
 
 class Look(NamedTuple):

@@ -108,7 +108,7 @@ def foreign_files_named(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def _advice(arguments: argparse.Namespace) -> str | None:
-    from polyrank.index_builder.convert.conversion import kind_of
+    from polyrank.index_builder.convert.kinds import kind_of
 
     given = (value if isinstance(value, list) else [value] for value in vars(arguments).values())
     for path in (each for values in given for each in values if isinstance(each, Path) and each.is_file()):

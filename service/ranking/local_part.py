@@ -11,10 +11,10 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.candidates import KnownTexts
 from polyrank.index_builder.generation.generation import INDEX_FILE, Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import Slots
-from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.membership import Counts
 from polyrank.index_builder.store.pages import Page, page

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.candidates import KnownTexts
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import Slots, slots_of
-from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.membership import Counts

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.generation.candidates import interleaved
-from polyrank.index_builder.generation.texts import KnownTexts
+from polyrank.index_builder.generation.candidates import KnownTexts, interleaved
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked, notes

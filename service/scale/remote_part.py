@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.candidates import KnownTexts
 from polyrank.index_builder.generation.slots import Slots
-from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.store.membership import Counts, Membership
 from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked

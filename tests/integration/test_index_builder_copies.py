@@ -14,8 +14,8 @@ from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import BuildBusy, StoreUnavailable
 from polyrank.index_builder.redis_client import Seal
-from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.leftovers import Copies
 from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings, StoredVectors, drop_generation
 
 pytestmark = pytest.mark.quick

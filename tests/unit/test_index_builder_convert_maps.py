@@ -10,7 +10,8 @@ import pytest
 from foreign import converted, lines, written
 from samples import A2, DOCUMENTS, FILES, OTHERS, Q2, TWO, WRONG, A, Q, asked, read
 
-from polyrank.index_builder.convert.conversion import UnknownKind, beginning_of_a_map, convert, kind_of, kinds_of
+from polyrank.index_builder.convert.conversion import convert
+from polyrank.index_builder.convert.kinds import UnknownKind, beginning_of_a_map, kind_of, kinds_of
 from polyrank.index_builder.convert.maps import Map, map_of, read_map, shipped
 from polyrank.index_builder.convert.reads import Reads
 from polyrank.index_builder.convert.talks import Asked

@@ -11,7 +11,8 @@ from samples import read as pairs
 
 from polyrank.index_builder.convert import conversion
 from polyrank.index_builder.convert import talks as module
-from polyrank.index_builder.convert.conversion import convert, kinds_of
+from polyrank.index_builder.convert.conversion import convert
+from polyrank.index_builder.convert.kinds import kinds_of
 from polyrank.index_builder.convert.maps import map_of
 from polyrank.index_builder.convert.talks import Asked
 from polyrank.index_builder.pool.documents import MAX_TEXT_CHARACTERS

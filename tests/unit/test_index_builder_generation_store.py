@@ -19,8 +19,8 @@ from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreUnavailable
 from polyrank.index_builder.store import generation_store, pointer
-from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.leftovers import Copies
 from polyrank.index_builder.store.pointer import Trial
 from polyrank.model.errors import InvalidInput, Shortage
 from polyrank.model.inputs import read_input

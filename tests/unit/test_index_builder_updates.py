@@ -26,8 +26,8 @@ from polyrank.index_builder.errors import (
     StoreBusy,
     SwitchOvertaken,
 )
+from polyrank.index_builder.generation.candidates import KnownTexts
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from polyrank.model.training.forecast import Forecast
+from polyrank.model.training.loop import Forecast
 
 LOOK, AFTER = 20.0, 45.0
 

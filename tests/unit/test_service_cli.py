@@ -14,6 +14,7 @@ from command_line import COMMAND, REPOSITORY, call
 
 from polyrank import __version__
 from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.service.cli import parser
 from polyrank.service.cli.commands import store
 from polyrank.service.cli.output import UsageError
 from polyrank.service.errors import SettingsError
@@ -51,6 +52,15 @@ def test_a_failure_is_a_status_and_one_line(
 ) -> None:
     failing(error)
     assert call(capsys, "store", "list", "--store", ".").failure(status) == line
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_parser_of_one_command_is_as_that_of_all(capsys: Capture, name: str) -> None:
+    for made in (parser(name), parser()):
+        with pytest.raises(SystemExit):
+            made.parse_args([name, "--help"])
+    shown = capsys.readouterr().out
+    assert shown == 2 * shown[: len(shown) // 2]
 
 
 def test_the_process_ends_when_what_waits_is_written() -> None:

@@ -48,7 +48,8 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert, and say what was written, what was left out and what was not read."""
-    from polyrank.index_builder.convert.conversion import UnknownKind, convert, kinds_of
+    from polyrank.index_builder.convert.conversion import convert
+    from polyrank.index_builder.convert.kinds import UnknownKind, kinds_of
     from polyrank.index_builder.convert.talks import Asked
 
     for file in arguments.files:
@@ -123,7 +124,7 @@ def _named(arguments: argparse.Namespace) -> "Map | None":
 
 
 def _draft(arguments: argparse.Namespace) -> int:
-    from polyrank.index_builder.convert.conversion import beginning_of_a_map
+    from polyrank.index_builder.convert.kinds import beginning_of_a_map
 
     require_writable("--draft", arguments.draft, arguments.files)
     if arguments.draft.exists():
