@@ -77,11 +77,12 @@ class Bench:
         work = Work(forward or self.model, values, lengths or [10] * len(values), key, **given)
         return await self.scheduler.run(lane, work, deadline)
 
-    async def hold(self) -> "asyncio.Task[Done]":
+    async def hold(self, work: Work | None = None) -> "asyncio.Task[Done]":
         """Let a first batch begin that does not end until `release`."""
         self.model.opened.clear()
         self.model.entered.clear()
-        held = self.ask(0.5)
+        work = work or Work(self.model, [0.5], [10])
+        held = asyncio.create_task(self.scheduler.run("context", work, math.inf))
         assert await asyncio.to_thread(self.model.entered.wait, 10)
         return held
 
@@ -119,30 +120,33 @@ async def a_moment() -> None:
         await asyncio.sleep(0)
 
 
+def queued(bench: Bench, ask: Callable[[], "list[asyncio.Task[Done]]"], later: float = 0.0) -> list[Any]:
+    """What comes of works that wait while a batch runs; it ends so many seconds later."""
+
+    async def scene() -> list[Any]:
+        tasks = ask()
+        await a_moment()
+        bench.now += later
+        bench.release()
+        return await settled(*tasks)
+
+    return list(behind_a_batch(bench, scene))
+
+
 def test_outputs_come_back_in_the_order_of_the_sequences(bench: Bench) -> None:
     assert asyncio.run(bench.run([3, 1, 2], lengths=[5, 50, 20])).outputs == [6, 2, 4]
     assert asyncio.run(bench.run([])).outputs == []
 
 
 def test_what_comes_while_a_batch_runs_is_the_next_batch_and_no_timer_delays_the_first(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(n) for n in range(1, 6)]
-        await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
-    assert [done.outputs for done in behind_a_batch(bench, scene)] == [[2], [4], [6], [8], [10]]
+    found = queued(bench, lambda: [bench.ask(n) for n in range(1, 6)])
+    assert [done.outputs for done in found] == [[2], [4], [6], [8], [10]]
     assert [sorted(each) for each in bench.model.batches] == [[0.5], [1, 2, 3, 4, 5]]
 
 
 def test_a_batch_stays_within_the_budget_and_what_is_longer_goes_alone(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1, lengths=[1000]), *(bench.ask(n, lengths=[40]) for n in (2, 3, 4, 5))]
-        await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
-    assert [done.outputs for done in behind_a_batch(bench, scene)] == [[2], [4], [6], [8], [10]]
+    found = queued(bench, lambda: [bench.ask(n, lengths=[1000 if n == 1 else 40]) for n in range(1, 6)])
+    assert [done.outputs for done in found] == [[2], [4], [6], [8], [10]]
     assert [sorted(each) for each in bench.model.batches[1:]] == [[1], [2, 3], [4, 5]]
 
 
@@ -236,15 +240,11 @@ def test_what_failed_is_let_go_of_at_once(bench: Bench) -> None:
 def test_lanes_take_turns(bench: Bench) -> None:
     """A context does not wait for all the pairs that came before it."""
 
-    async def scene() -> list[Any]:
-        pairs = bench.ask(*range(1, 31), lane="pair")
-        candidates = bench.ask(*range(101, 121), lane="candidate")
-        context = bench.ask(999)
-        await a_moment()
-        bench.release()
-        return await settled(pairs, candidates, context)
-
-    behind_a_batch(bench, scene)
+    queued(bench, lambda: [
+        bench.ask(*range(1, 31), lane="pair"),
+        bench.ask(*range(101, 121), lane="candidate"),
+        bench.ask(999),
+    ])  # fmt: skip
     firsts = [each[0] for each in bench.model.batches[1:]]
     assert firsts.index(999) <= 2, firsts
     kinds = ["pair" if each < 100 else "candidate" for each in firsts if each != 999]
@@ -267,14 +267,10 @@ def test_a_small_request_passes_large_ones(bench: Bench, large: int, length: int
 
 
 def test_large_requests_get_a_batch_of_four_however_many_small_ones_wait(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        small = [bench.ask(n, lengths=[100]) for n in range(101, 121)]
-        large = bench.ask(*range(1, 41), lengths=[50] * 40)
-        await a_moment()
-        bench.release()
-        return await settled(*small, large)
-
-    behind_a_batch(bench, scene)
+    queued(bench, lambda: [
+        *(bench.ask(n, lengths=[100]) for n in range(101, 121)),
+        bench.ask(*range(1, 41), lengths=[50] * 40),
+    ])  # fmt: skip
     is_large = ["L" if each[0] <= 40 else "S" for each in bench.model.batches[1:]]
     assert "SSSLSSSLSSSLSSSL" in "".join(is_large), is_large
 
@@ -318,14 +314,7 @@ def test_what_nobody_waits_for_any_more_costs_nothing(bench: Bench) -> None:
 
 
 def test_what_is_out_of_time_does_not_begin(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1, deadline=bench.now + 0.02), bench.ask(2)]
-        await a_moment()
-        bench.now += 0.05
-        bench.release()
-        return await settled(*tasks)
-
-    late, in_time = behind_a_batch(bench, scene)
+    late, in_time = queued(bench, lambda: [bench.ask(1, deadline=bench.now + 0.02), bench.ask(2)], later=0.05)
     assert isinstance(late, DeadlineExceeded)
     assert in_time.outputs == [4]
     assert bench.model.batches[1:] == [[2]]
@@ -337,14 +326,11 @@ def test_outputs_are_handed_over_as_they_are_made(bench: Bench) -> None:
     def take(positions: list[int], outputs: list[float]) -> None:
         made.update(zip(positions, outputs, strict=True))
 
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1, 2, on_batch=take), bench.ask(3, math.nan, on_batch=lambda at, _: failing.extend(at))]
-        await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
     failing: list[int] = []
-    behind_a_batch(bench, scene)
+    queued(bench, lambda: [
+        bench.ask(1, 2, on_batch=take),
+        bench.ask(3, math.nan, on_batch=lambda at, _: failing.extend(at)),
+    ])  # fmt: skip
     assert (made, failing) == ({0: 2.0, 1: 4.0}, [0]), "what fails is not handed over"
 
 
@@ -352,10 +338,8 @@ def test_outputs_are_handed_over_even_if_everybody_left_while_they_were_made(ben
     made: list[int] = []
 
     async def scene() -> None:
-        bench.model.opened.clear()
-        bench.model.entered.clear()
-        left = bench.ask(*range(30), on_batch=lambda positions, _: made.extend(positions))
-        assert await asyncio.to_thread(bench.model.entered.wait, 10)
+        collects = Work(bench.model, range(30), [10] * 30, on_batch=lambda positions, _: made.extend(positions))
+        left = await bench.hold(collects)
         left.cancel()
         await a_moment()
         bench.release()
@@ -429,27 +413,15 @@ def test_a_prediction_that_was_wrong_heals(bench: Bench) -> None:
 
 def test_what_only_waited_too_long_is_not_told_to_send_less(bench: Bench) -> None:
     measured(bench)
-
-    async def scene() -> list[Any]:
-        late = bench.ask(*[0] * 80, lane="candidate", deadline=bench.now + 2.0)
-        await a_moment()
-        bench.now += 1.9
-        bench.release()
-        return await settled(late)
-
-    [late] = behind_a_batch(bench, scene)
+    [late] = queued(bench, lambda: [bench.ask(*[0] * 80, lane="candidate", deadline=bench.now + 2.0)], later=1.9)
     assert isinstance(late, DeadlineExceeded)
     assert len(bench.model.batches) == 1, "it did not begin"
 
 
 def test_one_that_fails_fails_alone(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1), bench.ask(-1), bench.ask(2, math.nan), bench.ask(3)]
-        await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
-    one, negative, nan, three = behind_a_batch(bench, scene)
+    one, negative, nan, three = queued(
+        bench, lambda: [bench.ask(1), bench.ask(-1), bench.ask(2, math.nan), bench.ask(3)]
+    )
     assert (one.outputs, three.outputs) == ([2], [6])
     assert isinstance(negative, InferenceFailed)
     assert isinstance(nan, InferenceFailed)
@@ -473,13 +445,8 @@ def test_when_the_thread_ends_everybody_is_told(bench: Bench) -> None:
     def end(_: list[Any]) -> list[Any]:
         raise SystemExit("out of luck")
 
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1, forward=end, lane="candidate"), bench.ask(2, lane="pair")]
-        await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
-    assert [type(each) for each in behind_a_batch(bench, scene)] == [InferenceFailed] * 2
+    found = queued(bench, lambda: [bench.ask(1, forward=end, lane="candidate"), bench.ask(2, lane="pair")])
+    assert [type(each) for each in found] == [InferenceFailed] * 2
     until(lambda: bench.scheduler.stuck)
     assert "out of luck" in (bench.scheduler.failed or "")
     with pytest.raises(InferenceFailed, match="out of luck"):
@@ -500,14 +467,11 @@ def test_a_thread_that_is_silent_for_too_long_is_stuck(bench: Bench) -> None:
 def test_sequences_of_two_models_never_meet(bench: Bench) -> None:
     other = Doubler()
 
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1), bench.ask(2, forward=other), bench.ask(3), bench.ask(1, key="x", forward=other)]
-        tasks.append(bench.ask(1, key="x"))
-        await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
-    assert [done.outputs for done in behind_a_batch(bench, scene)] == [[2], [4], [6], [2], [2]]
+    found = queued(bench, lambda: [
+        bench.ask(1), bench.ask(2, forward=other), bench.ask(3), bench.ask(1, key="x", forward=other),
+        bench.ask(1, key="x"),
+    ])  # fmt: skip
+    assert [done.outputs for done in found] == [[2], [4], [6], [2], [2]]
     assert sorted(each for batch in other.batches for each in batch) == [1, 2]
     assert sorted(each for batch in bench.model.batches for each in batch) == [0.5, 1, 1, 3]
 
@@ -535,14 +499,8 @@ def test_closing_finishes_what_runs_and_tells_what_waits(bench: Bench) -> None:
 
 
 def test_the_wait_is_told_and_counted(bench: Bench) -> None:
-    async def scene() -> Any:
-        task = bench.ask(1)
-        await a_moment()
-        bench.now += 0.05
-        bench.release()
-        return await task
-
-    assert behind_a_batch(bench, scene).waited == pytest.approx(0.05)
+    [done] = queued(bench, lambda: [bench.ask(1)], later=0.05)
+    assert done.waited == pytest.approx(0.05)
     assert bench.waited() == pytest.approx(0.05)
     registry = bench.metrics.registry
     assert registry.get_sample_value("polyrank_batch_size_count", {"lane": "context"}) == 2
@@ -556,10 +514,7 @@ def test_who_is_cancelled_is_told_how_long_the_thread_has_worked_for_it(
 
     async def scene() -> list[float]:
         runs, waits = Work(bench.model, [1.0], [10]), Work(bench.model, [2.0], [10])
-        bench.model.opened.clear()
-        bench.model.entered.clear()
-        running = asyncio.create_task(bench.scheduler.run("context", runs, math.inf))
-        assert await asyncio.to_thread(bench.model.entered.wait, 10)
+        running = await bench.hold(runs)
         waiting = asyncio.create_task(bench.scheduler.run("context", waits, math.inf))
         await a_moment()
         bench.now += seconds
@@ -585,11 +540,7 @@ def test_who_is_cancelled_while_its_batch_ends_is_cancelled(bench: Bench) -> Non
             self._since = since
 
     async def scene() -> Any:
-        runs = Ending(bench.model, [1.0], [10])
-        bench.model.opened.clear()
-        bench.model.entered.clear()
-        running = asyncio.create_task(bench.scheduler.run("context", runs, math.inf))
-        assert await asyncio.to_thread(bench.model.entered.wait, 10)
+        running = await bench.hold(Ending(bench.model, [1.0], [10]))
         running.cancel()
         return await settled(running)
 
