@@ -47,7 +47,6 @@ class ServerProcess:
 
     def ready(self) -> int:
         """Wait for the line that tells where it is; returns the port."""
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("polyrank is ready on http://"), line + self.end()[1]
         return int(line.rsplit(":", 1)[1])
@@ -171,7 +170,6 @@ class Load:
                 except ConnectionRefusedError:
                     self.refused += 1
                     return
-                assert connection.sock is not None
                 connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._one(connection):
                 connection.close()

@@ -134,8 +134,6 @@ class WordRanker:
 
     def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
         """The sum over the context's words of the best product with a row of the candidate's."""
-        assert context.late is not None
-        assert candidates.late is not None
         assert candidates.counts is not None
         products = context.late.astype(np.float64) @ candidates.late.astype(np.float64).T
         starts = np.cumsum(candidates.counts) - candidates.counts

@@ -110,9 +110,7 @@ def test_rerank(capsys: Capture, checkpoints: Path, pool: Path) -> None:
     assert row["ms"] > 0
 
 
-def test_build_leaves_nothing(
-    capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_leaves_nothing(capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, monkeypatch) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
@@ -124,9 +122,7 @@ def test_build_leaves_nothing(
     assert list(temporary.iterdir()) == []
 
 
-def test_rank_serves_the_store(
-    capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, redis_process: RedisProcess
-) -> None:
+def test_rank_serves_the_store(capsys, checkpoints: Path, pool: Path, tmp_path: Path, redis_process) -> None:
     store = tmp_path / "store"
     build(load_late(checkpoints / "poly"), read_pool([pool]), store, BuildOptions(redis_url=redis_process.url))
     data = write_rows(tmp_path / "data.jsonl", [{"context": [f"w{n}"], "response": "w1"} for n in range(20)])

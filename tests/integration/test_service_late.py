@@ -265,7 +265,6 @@ def test_texts_are_kept_with_their_rows(tmp_path: Path, ranker: WordRanker, redi
     serving.ranker.represent_candidate_batch = lambda *_: pytest.fail("encoded")
     assert_same(rank(serving, sent), wanted)  # from memory
     caches.close()
-    assert caches.server is not None
     caches.server._writer.shutdown(wait=True)
     others = Caches(settings, Metrics())
     other = open_serving(tmp_path, caches=others)

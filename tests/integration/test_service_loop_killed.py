@@ -106,7 +106,6 @@ class Town:
 
     def _stage(self) -> str | None:
         run = self.runs.latest()
-        assert run is not None
         return run.stage
 
     def _let_the_lease_end(self) -> None:
@@ -129,7 +128,6 @@ def test_killed_amid_canary_and_watch_it_comes_to_the_same_verdict_and_no_reques
     with town:
         killed = town.run_and_kill(warm_python, draw)
     run = town.runs.latest()
-    assert run is not None
     assert (run.verdict, town.failed) == (verdict, [])
     assert town.store.current() == (town.new if verdict == "switched" else town.live)
     assert not (town.store.root / "TRIAL").exists()

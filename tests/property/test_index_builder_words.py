@@ -50,7 +50,6 @@ def opened(store: GenerationStore) -> Iterator[Snapshot]:
 def values_of_all(snapshot: Snapshot, said: Conversation) -> NDArray[np.float32]:
     """Of the rows that are there, in their order."""
     found = snapshot.word_values(said)
-    assert found is not None
     return np.concatenate([np.delete(found.own, snapshot.removed), found.added[snapshot.added]])
 
 

