@@ -191,28 +191,22 @@ def test_a_second_look_that_fails_is_left_out_and_said(scanned: Serving, monkeyp
     assert found(ranked) == found(rank(scanned, asked(TEXT)))
 
 
-def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later(scanned: Serving) -> None:
-    async def scene() -> tuple[list[list[str]], list[int]]:
-        scorer = SlowCross(0.0, Clock())
-        with running(scorer) as runtime:
-            runtime.forwards.scheduler._lanes["pair"].rate.learn(
-                100, 6000.0
-            )  # an hour for each token, learnt in a stall
-            told, batches = [], []
-            for _ in range(40):
-                ranked = await ranking(runtime, scanned, asked(TEXT, top_n=10), time.monotonic() + 60)
-                told.append(ranked.degraded)
-                batches.append(scorer.batches)
-        return told, batches
-
-    told, batches = asyncio.run(scene())
+async def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later(scanned: Serving) -> None:
+    scorer = SlowCross(0.0, Clock())
+    with running(scorer) as runtime:
+        runtime.forwards.scheduler._lanes["pair"].rate.learn(100, 6000.0)  # an hour for each token, learnt in a stall
+        told, batches = [], []
+        for _ in range(40):
+            ranked = await ranking(runtime, scanned, asked(TEXT, top_n=10), time.monotonic() + 60)
+            told.append(ranked.degraded)
+            batches.append(scorer.batches)
     skipped = told.index([])
     assert 10 < skipped < 30, "each skip lowers the estimate a little more"
     assert told == [["rerank_skipped_deadline"]] * skipped + [[]] * (40 - skipped)
     assert batches[:skipped] == [0] * skipped
 
 
-def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_path: Path, monkeypatch) -> None:
+async def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_path: Path, monkeypatch) -> None:
     def slow(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:
         for each in searches:
             each.journey.seconds["retrieve"] += 400.0  # two seconds a candidate
@@ -222,14 +216,9 @@ def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_p
     monkeypatch.setattr(retrieval, "search", slow)
     build_store(tmp_path, pool(300), index="flat")
     serving = open_serving(tmp_path)
-
-    async def scene() -> list[Ranked]:
-        with running() as runtime:
-            deadlines = (math.inf, time.monotonic() + 200.0)
-            ranked = [await ranking(runtime, serving, asked(TEXT, retrieve_k=200), each) for each in deadlines]
-        return ranked
-
-    whole, less = asyncio.run(scene())
+    with running() as runtime:
+        deadlines = (math.inf, time.monotonic() + 200.0)
+        whole, less = [await ranking(runtime, serving, asked(TEXT, retrieve_k=200), each) for each in deadlines]
     assert (whole.degraded, less.degraded) == ([], ["retrieve_k_reduced"])
     assert 32 <= less.looked_at < whole.looked_at
     assert len(less.places) == 10
@@ -248,7 +237,7 @@ def test_without_its_search_thread_only_a_restart_helps() -> None:
     runtime.close()
 
 
-def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> None:
+async def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> None:
     encoded: list[int] = []
     encode = scanned.ranker.encode_contexts
 
@@ -258,35 +247,26 @@ def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> N
         return encode(contexts)
 
     scanned.ranker.encode_contexts = watched
-
-    async def scene() -> list[Ranked]:
-        with running() as runtime:
-            ranked = await asyncio.gather(*(ranking(runtime, scanned, asked(TEXT)) for _ in range(8)))
-        return ranked
-
-    ranked = asyncio.run(scene())
+    with running() as runtime:
+        ranked = await asyncio.gather(*(ranking(runtime, scanned, asked(TEXT)) for _ in range(8)))
     assert encoded == [1]
     assert all(found(each) == found(ranked[0]) for each in ranked)
 
 
-def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: Serving) -> None:
-    async def scene() -> tuple[Ranked, Ranked]:
-        runtime, release = Runtime(RuntimeSettings(), Metrics()), threading.Event()
-        busy = asyncio.ensure_future(tokenize(runtime, lambda _: release.wait(60), ["letters " * 500], Journey()))
-        try:
-            async with asyncio.timeout(30):
-                short = await ranking(runtime, scanned, asked(TEXT))
-            long = asyncio.ensure_future(ranking(runtime, scanned, asked(" ".join([TEXT] * 100))))
-            done, _ = await asyncio.wait([long], timeout=0.1)
-            assert not done, "it would hold up the event loop"
-        finally:
-            release.set()
-        await busy
-        both = short, await long
-        runtime.close()
-        return both
-
-    short, long = asyncio.run(scene())
+async def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: Serving) -> None:
+    runtime, release = Runtime(RuntimeSettings(), Metrics()), threading.Event()
+    busy = asyncio.ensure_future(tokenize(runtime, lambda _: release.wait(60), ["letters " * 500], Journey()))
+    try:
+        async with asyncio.timeout(30):
+            short = await ranking(runtime, scanned, asked(TEXT))
+        long = asyncio.ensure_future(ranking(runtime, scanned, asked(" ".join([TEXT] * 100))))
+        done, _ = await asyncio.wait([long], timeout=0.1)
+        assert not done, "it would hold up the event loop"
+    finally:
+        release.set()
+    await busy
+    long = await long
+    runtime.close()
     assert_same(short, brute_force(scanned, TEXT, 10))
     assert len(long.places) == 10
 
@@ -306,7 +286,7 @@ def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -
     assert len(asyncio.run(scene()).places) == 10
 
 
-def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(scanned: Serving, monkeypatch) -> None:
+async def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(scanned: Serving, monkeypatch) -> None:
     release, read = threading.Event(), CandidateTable.metadata
 
     def slowly(self: CandidateTable, *args: Any, **fields: Any) -> Any:
@@ -314,22 +294,18 @@ def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(scanned:
         return read(self, *args, **fields)
 
     monkeypatch.setattr(CandidateTable, "metadata", slowly)
-
-    async def scene() -> None:
-        runtime = Runtime(RuntimeSettings(), Metrics())
-        until = time.monotonic() + 0.3
-        filtered = asyncio.ensure_future(ranking(runtime, scanned, asked(TEXT, filter={"no": 1}), until))
-        try:
-            await asyncio.sleep(0.05)
-            async with asyncio.timeout(30):
-                await ranking(runtime, scanned, asked(TEXT))
-                with pytest.raises(DeadlineExceeded):
-                    await filtered
-        finally:
-            release.set()
-            runtime.close()
-
-    asyncio.run(scene())
+    runtime = Runtime(RuntimeSettings(), Metrics())
+    until = time.monotonic() + 0.3
+    filtered = asyncio.ensure_future(ranking(runtime, scanned, asked(TEXT, filter={"no": 1}), until))
+    try:
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(30):
+            await ranking(runtime, scanned, asked(TEXT))
+            with pytest.raises(DeadlineExceeded):
+                await filtered
+    finally:
+        release.set()
+        runtime.close()
 
 
 def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:
@@ -578,25 +554,19 @@ class Steady(WordRanker):
         return self.done[before : before + count]
 
 
-def test_others_come_between_the_steps_of_a_long_tokenisation(scanned: Serving) -> None:
+async def test_others_come_between_the_steps_of_a_long_tokenisation(scanned: Serving) -> None:
     ranker = Steady()
     serving = replace(scanned, ranker=ranker)
-
-    async def scene() -> None:
-        with running() as runtime:
-            one, other = (asyncio.ensure_future(ranking(runtime, serving, asked(name * 2000))) for name in "ab")
-            assert sorted(await asyncio.to_thread(ranker.steps, 40)) in (
-                ["a"] * n + ["b"] * (40 - n) for n in (19, 20, 21)
-            )
-            async with asyncio.timeout(30):
-                await embed(runtime, serving, ["w1"], Journey())
-            one.cancel()
-            await asyncio.wait([one])
-            assert (await asyncio.to_thread(ranker.steps, 20)).count("a") <= 1, "what nobody waits for is not read"
-            assert len(ranker.done) < 1000
-            other.cancel()
-
-    asyncio.run(scene())
+    with running() as runtime:
+        one, other = (asyncio.ensure_future(ranking(runtime, serving, asked(name * 2000))) for name in "ab")
+        assert sorted(await asyncio.to_thread(ranker.steps, 40)) in (["a"] * n + ["b"] * (40 - n) for n in (19, 20, 21))
+        async with asyncio.timeout(30):
+            await embed(runtime, serving, ["w1"], Journey())
+        one.cancel()
+        await asyncio.wait([one])
+        assert (await asyncio.to_thread(ranker.steps, 20)).count("a") <= 1, "what nobody waits for is not read"
+        assert len(ranker.done) < 1000
+        other.cancel()
 
 
 class Halting(WordRanker):
@@ -623,25 +593,21 @@ class Halting(WordRanker):
 @pytest.mark.parametrize(
     ("letters", "had", "own"), [(4000, 0, 1140), (20_000, 0, 17_000), (1140, 25, 4000), (5000, 25, 16_000)]
 )
-def test_nobody_waits_for_more_than_one_step_of_twenty_slow_callers(
+async def test_nobody_waits_for_more_than_one_step_of_twenty_slow_callers(
     scanned: Serving, letters: int, had: int, own: int
 ) -> None:
     ranker = Halting(3)
     serving = replace(scanned, ranker=ranker)
-
-    async def scene() -> None:
-        with running() as runtime:
-            slow = [asyncio.ensure_future(ranking(runtime, serving, asked("s" * letters))) for _ in range(20)]
-            await asyncio.to_thread(ranker.wait, 1)
-            for turn in range(had):
-                ranker.go_on.release()
-                await asyncio.to_thread(ranker.wait, turn + 2)
-            honest = asyncio.ensure_future(ranking(runtime, serving, asked("h" * own)))
-            await asyncio.sleep(0)
-            ranker.go_on.release(1000)
-            await asyncio.gather(honest, *slow)
-
-    asyncio.run(scene())
+    with running() as runtime:
+        slow = [asyncio.ensure_future(ranking(runtime, serving, asked("s" * letters))) for _ in range(20)]
+        await asyncio.to_thread(ranker.wait, 1)
+        for turn in range(had):
+            ranker.go_on.release()
+            await asyncio.to_thread(ranker.wait, turn + 2)
+        honest = asyncio.ensure_future(ranking(runtime, serving, asked("h" * own)))
+        await asyncio.sleep(0)
+        ranker.go_on.release(1000)
+        await asyncio.gather(honest, *slow)
     assert ranker.begun.index("h") == had + 1
     assert ranker.begun.count("h") == 3
 

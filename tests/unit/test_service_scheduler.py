@@ -334,19 +334,15 @@ def test_outputs_are_handed_over_as_they_are_made(bench: Bench) -> None:
     assert (made, failing) == ({0: 2.0, 1: 4.0}, [0]), "what fails is not handed over"
 
 
-def test_outputs_are_handed_over_even_if_everybody_left_while_they_were_made(bench: Bench) -> None:
+async def test_outputs_are_handed_over_even_if_everybody_left_while_they_were_made(bench: Bench) -> None:
     made: list[int] = []
-
-    async def scene() -> None:
-        collects = Work(bench.model, range(30), [10] * 30, on_batch=lambda positions, _: made.extend(positions))
-        left = await bench.hold(collects)
-        left.cancel()
-        await a_moment()
-        bench.release()
-        await settled(left)
-        await bench.run([1])
-
-    asyncio.run(scene())
+    collects = Work(bench.model, range(30), [10] * 30, on_batch=lambda positions, _: made.extend(positions))
+    left = await bench.hold(collects)
+    left.cancel()
+    await a_moment()
+    bench.release()
+    await settled(left)
+    await bench.run([1])
     assert sorted(made) == list(range(10)), "the batch that ran, and no other"
 
 
@@ -476,24 +472,21 @@ def test_sequences_of_two_models_never_meet(bench: Bench) -> None:
     assert sorted(each for batch in bench.model.batches for each in batch) == [0.5, 1, 1, 3]
 
 
-def test_closing_finishes_what_runs_and_tells_what_waits(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        held, waiting = await bench.hold(), bench.ask(1)
+async def test_closing_finishes_what_runs_and_tells_what_waits(bench: Bench) -> None:
+    held, waiting = await bench.hold(), bench.ask(1)
+    await a_moment()
+    closing = asyncio.create_task(asyncio.to_thread(bench.scheduler.close))
+    late = bench.ask(2)
+    await a_moment()
+    while not late.done():  # it is let in until the closing has begun
+        late.cancel()
         await a_moment()
-        closing = asyncio.create_task(asyncio.to_thread(bench.scheduler.close))
         late = bench.ask(2)
         await a_moment()
-        while not late.done():  # it is let in until the closing has begun
-            late.cancel()
-            await a_moment()
-            late = bench.ask(2)
-            await a_moment()
-        assert isinstance(late.exception(), InferenceFailed)
-        bench.release()
-        await closing
-        return await settled(held, waiting)
-
-    held, waiting = asyncio.run(scene())
+    assert isinstance(late.exception(), InferenceFailed)
+    bench.release()
+    await closing
+    held, waiting = await settled(held, waiting)
     assert held.outputs == [1.0]
     assert isinstance(waiting, InferenceFailed)
 
@@ -507,26 +500,22 @@ def test_the_wait_is_told_and_counted(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "of_the_other"), [(0.2, 0.0), (0.5, 0.5)])
-def test_who_is_cancelled_is_told_how_long_the_thread_has_worked_for_it(
+async def test_who_is_cancelled_is_told_how_long_the_thread_has_worked_for_it(
     bench: Bench, seconds: float, of_the_other: float
 ) -> None:
     """And not how long it worked for others, unless it hung there."""
-
-    async def scene() -> list[float]:
-        runs, waits = Work(bench.model, [1.0], [10]), Work(bench.model, [2.0], [10])
-        running = await bench.hold(runs)
-        waiting = asyncio.create_task(bench.scheduler.run("context", waits, math.inf))
-        await a_moment()
-        bench.now += seconds
-        for each in (running, waiting):
-            each.cancel()
-        assert [type(each) for each in await settled(running, waiting)] == [asyncio.CancelledError] * 2
-        return [runs.had, waits.had]
-
-    assert asyncio.run(scene()) == [pytest.approx(seconds), pytest.approx(of_the_other)]
+    runs, waits = Work(bench.model, [1.0], [10]), Work(bench.model, [2.0], [10])
+    running = await bench.hold(runs)
+    waiting = asyncio.create_task(bench.scheduler.run("context", waits, math.inf))
+    await a_moment()
+    bench.now += seconds
+    for each in (running, waiting):
+        each.cancel()
+    assert [type(each) for each in await settled(running, waiting)] == [asyncio.CancelledError] * 2
+    assert [runs.had, waits.had] == [pytest.approx(seconds), pytest.approx(of_the_other)]
 
 
-def test_who_is_cancelled_while_its_batch_ends_is_cancelled(bench: Bench) -> None:
+async def test_who_is_cancelled_while_its_batch_ends_is_cancelled(bench: Bench) -> None:
     class Ending(Work):
         """Its batch ends when somebody has looked whether it runs."""
 
@@ -539,12 +528,9 @@ def test_who_is_cancelled_while_its_batch_ends_is_cancelled(bench: Bench) -> Non
         def runs_since(self, since: float | None) -> None:
             self._since = since
 
-    async def scene() -> Any:
-        running = await bench.hold(Ending(bench.model, [1.0], [10]))
-        running.cancel()
-        return await settled(running)
-
-    assert [type(each) for each in asyncio.run(scene())] == [asyncio.CancelledError]
+    running = await bench.hold(Ending(bench.model, [1.0], [10]))
+    running.cancel()
+    assert [type(each) for each in await settled(running)] == [asyncio.CancelledError]
 
 
 def test_a_batch_that_fails_at_once_does_not_make_work_look_cheap(bench: Bench) -> None:

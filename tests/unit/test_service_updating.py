@@ -270,26 +270,22 @@ def test_nothing_served_is_not_ready(tmp_path: Path) -> None:
     live.close()
 
 
-def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore) -> None:
+async def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore) -> None:
     turn, begun = threading.Event(), threading.Event()
 
     def hold() -> None:
         begun.set()
         assert turn.wait(10)
 
-    async def attempt() -> None:
-        # What an update looks up first waits behind these.
-        holding = [asyncio.wrap_future(here.runtime.candidates.submit(hold)) for _ in range(4)]
-        await asyncio.to_thread(begun.wait, 10)
-        writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
-        await asyncio.sleep(0.02)
-        writing.cancel()
-        turn.set()
-        await asyncio.gather(*holding)
-        with pytest.raises(asyncio.CancelledError):
-            await writing
-
-    asyncio.run(attempt())
+    holding = [asyncio.wrap_future(here.runtime.candidates.submit(hold)) for _ in range(4)]
+    await asyncio.to_thread(begun.wait, 10)
+    writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
+    await asyncio.sleep(0.02)
+    writing.cancel()
+    turn.set()
+    await asyncio.gather(*holding)
+    with pytest.raises(asyncio.CancelledError):
+        await writing
     here.live.take_over()
     assert "a" not in here.texts()
     assert here.serving.snapshot.revision == 0

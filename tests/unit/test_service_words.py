@@ -173,7 +173,7 @@ def test_what_an_index_finds_among_those_that_a_filter_lets_through_equals_brute
     assert certified >= 6
 
 
-def test_few_requests_at_a_time_hold_what_words_say_for_every_row(serving: Serving, monkeypatch) -> None:
+async def test_few_requests_at_a_time_hold_what_words_say_for_every_row(serving: Serving, monkeypatch) -> None:
     held: list[weakref.ref[NDArray[np.float32]]] = []
     most = 0
 
@@ -184,14 +184,9 @@ def test_few_requests_at_a_time_hold_what_words_say_for_every_row(serving: Servi
         most = max(most, sum(each() is not None for each in held))
         return words
 
-    async def many() -> None:
-        with running() as held_up:
-            await asyncio.gather(
-                *(ranking(held_up, serving, asked(f"w1 w{n % 40} {n}", exact=True)) for n in range(150))
-            )
-
     monkeypatch.setattr(retrieval, "pool_words", counted)
-    asyncio.run(many())
+    with running() as held_up:
+        await asyncio.gather(*(ranking(held_up, serving, asked(f"w1 w{n % 40} {n}", exact=True)) for n in range(150)))
     assert len(held) == 150
     assert 1 <= most <= runtime.MOST_WORDS + runtime.CANDIDATE_THREADS
 
