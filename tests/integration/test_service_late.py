@@ -278,12 +278,9 @@ def test_too_little_time_leaves_the_first_stage(ragged: Serving, monkeypatch: py
     candidates = tuple(Given(each.id, each.text) for each in POOL) if sends else None
     plain = rank(ragged, asked(TEXT, candidates=candidates))
 
-    async def scene() -> Ranked:
-        with running() as runtime:
-            monkeypatch.setattr(runtime.forwards.scheduler, "predict", lambda lane, _: 9.0 if lane == "late" else 0.0)
-            return await ranking(runtime, ragged, asked(TEXT, candidates=candidates), time.monotonic() + 5)
-
-    ranked = asyncio.run(scene())
+    with running() as runtime:
+        monkeypatch.setattr(runtime.forwards.scheduler, "predict", lambda lane, _: 9.0 if lane == "late" else 0.0)
+        ranked = asyncio.run(ranking(runtime, ragged, asked(TEXT, candidates=candidates), time.monotonic() + 5))
     assert ranked.degraded == ["late_skipped_deadline"]
     assert not ranked.exact
     assert [place.id for place in ranked.places] != [place.id for place in plain.places]
@@ -292,19 +289,17 @@ def test_too_little_time_leaves_the_first_stage(ragged: Serving, monkeypatch: py
     assert max(place.score for place in ranked.places) <= float(np.linalg.norm(codes, axis=1).max()) + 1e-4
 
 
-def test_a_slow_second_stage_is_left_when_the_time_is_over(ragged: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_second_stage_is_left_when_the_time_is_over(
+    ragged: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     let_go = threading.Event()
     monkeypatch.setattr(stages, "ANSWER_SECONDS", 3.0)  # a busy machine may take more than usual for the rest
     monkeypatch.setattr(ragged.ranker, "late_scores", lambda *_: let_go.wait(60))
-
-    async def scene() -> Ranked:
-        with running() as runtime:
-            try:
-                return await ranking(runtime, ragged, asked(TEXT), time.monotonic() + 5)
-            finally:
-                let_go.set()
-
-    ranked = asyncio.run(scene())
+    with running() as runtime:
+        try:
+            ranked = await ranking(runtime, ragged, asked(TEXT), time.monotonic() + 5)
+        finally:
+            let_go.set()
     assert ranked.degraded == ["late_skipped_deadline"]
     assert len(ranked.places) == 10
 

@@ -5,7 +5,8 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,20 +166,17 @@ class SlowCross(WordCross):
         return super().score_pairs(pairs)
 
 
-def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(scanned: Serving, monkeypatch) -> None:
+async def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(scanned: Serving, monkeypatch) -> None:
     monkeypatch.setattr(
         "polyrank.service.scheduling.stages.ANSWER_SECONDS", 3.0
     )  # a busy machine may take more than usual for the rest
 
-    async def scene() -> Ranked:
-        scorer = HeldCross()
-        with running(scorer) as runtime:
-            try:
-                return await ranking(runtime, scanned, asked(TEXT, top_n=5), time.monotonic() + 5)
-            finally:
-                scorer.let_go.set()
-
-    ranked = asyncio.run(scene())
+    scorer = HeldCross()
+    with running(scorer) as runtime:
+        try:
+            ranked = await ranking(runtime, scanned, asked(TEXT, top_n=5), time.monotonic() + 5)
+        finally:
+            scorer.let_go.set()
     assert ranked.degraded == ["rerank_skipped_deadline"]
     assert all(place.cross is None for place in ranked.places)
 
@@ -271,19 +269,17 @@ async def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scan
     assert len(long.places) == 10
 
 
-def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -> None:
-    async def scene() -> Ranked:
-        runtime, release = Runtime(RuntimeSettings(), Metrics()), threading.Event()
+async def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -> None:
+    release = threading.Event()
+    with running() as runtime:
         busy = asyncio.ensure_future(tokenize(runtime, lambda _: release.wait(60), ["letters " * 600], Journey()))
         try:
             async with asyncio.timeout(30):
-                return await ranking(runtime, scanned, asked(" ".join([TEXT] * 100)))
+                ranked = await ranking(runtime, scanned, asked(" ".join([TEXT] * 100)))
         finally:
             release.set()
             await busy
-            runtime.close()
-
-    assert len(asyncio.run(scene()).places) == 10
+    assert len(ranked.places) == 10
 
 
 async def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(scanned: Serving, monkeypatch) -> None:
@@ -365,15 +361,9 @@ class Slow:
         for timed in (self.runtime.forwards.scheduler, self.runtime.admission):
             monkeypatch.setattr(timed, "_clock", self.clock.monotonic)
 
-    def play(self, scene: Callable[[], Any]) -> Any:
-        async def played() -> Any:
-            try:
-                return await scene()
-            finally:
-                self.ranker.may_begin.release(10**6)
-                self.runtime.close()
-
-        return asyncio.run(played())
+    def close(self) -> None:
+        self.ranker.may_begin.release(10**6)
+        self.runtime.close()
 
     def within(self, seconds: float) -> Journey:
         return Journey(self.clock.monotonic() + seconds)
@@ -398,54 +388,43 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
+def slow(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     build_store(tmp_path)
-    return Slow(tmp_path, monkeypatch)
+    with closing(Slow(tmp_path, monkeypatch, cache_mb=getattr(request, "param", 1))) as made:
+        yield made
 
 
-@pytest.fixture
-def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
-    """One that keeps nothing."""
-    build_store(tmp_path)
-    return Slow(tmp_path, monkeypatch, cache_mb=0)
-
-
-def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(forgetful: Slow) -> None:
-    async def scene() -> list[Ranked | Exception]:
-        assert isinstance(await forgetful.ask(), Ranked), "the speed is learnt"
-        forgetful.ranker.encoded.clear()
-        refused = await forgetful.ask(seconds=1200)
-        assert isinstance(refused, TimeTooShort)
-        assert not forgetful.ranker.encoded
-        with pytest.raises(TimeTooShort):
-            await embed(forgetful.runtime, forgetful.serving, TEXTS, forgetful.within(1200))
-        return [refused, await forgetful.ask(MANY[: refused.fitting], seconds=1200)]
-
-    refused, ranked = forgetful.play(scene)
+@pytest.mark.parametrize("slow", [0], indirect=True)
+async def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(slow: Slow) -> None:
+    assert isinstance(await slow.ask(), Ranked), "the speed is learnt"
+    slow.ranker.encoded.clear()
+    refused = await slow.ask(seconds=1200)
+    assert isinstance(refused, TimeTooShort)
+    assert not slow.ranker.encoded
+    with pytest.raises(TimeTooShort):
+        await embed(slow.runtime, slow.serving, TEXTS, slow.within(1200))
     assert 20 < refused.fitting < 100
-    assert isinstance(ranked, Ranked)
+    assert isinstance(await slow.ask(MANY[: refused.fitting], seconds=1200), Ranked)
 
 
-def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
+async def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
     conversation = Conversation.of(TEXT)
-
-    async def scene() -> None:
-        await score_pairs(slow.runtime, None, conversation, TEXTS, Journey())
-        with pytest.raises(TimeTooShort) as refused:
-            await score_pairs(slow.runtime, None, conversation, TEXTS, slow.within(1200))
-        fitting = refused.value.fitting
-        assert 0 < fitting < 100
-        read = await score_pairs(slow.runtime, None, conversation, TEXTS[:fitting], slow.within(1200))
-        assert len(read.scores) == fitting
-        await slow.ask(MANY[:100])
-        deadline = slow.clock.monotonic() + 700  # of the thousand seconds that it takes
-        request = asked(TEXT, candidates=MANY[:100], top_n=100)
-        assert (await ranking(slow.runtime, slow.serving, request, deadline)).degraded == ["rerank_skipped_deadline"]
-
-    slow.play(scene)
+    await score_pairs(slow.runtime, None, conversation, TEXTS, Journey())
+    with pytest.raises(TimeTooShort) as refused:
+        await score_pairs(slow.runtime, None, conversation, TEXTS, slow.within(1200))
+    fitting = refused.value.fitting
+    assert 0 < fitting < 100
+    read = await score_pairs(slow.runtime, None, conversation, TEXTS[:fitting], slow.within(1200))
+    assert len(read.scores) == fitting
+    await slow.ask(MANY[:100])
+    deadline = slow.clock.monotonic() + 700  # of the thousand seconds that it takes
+    request = asked(TEXT, candidates=MANY[:100], top_n=100)
+    assert (await ranking(slow.runtime, slow.serving, request, deadline)).degraded == ["rerank_skipped_deadline"]
 
 
-def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_can(slow: Slow, monkeypatch) -> None:
+async def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_can(
+    slow: Slow, monkeypatch
+) -> None:
     tokenize = slow.ranker.tokenize_candidates
 
     def slowly(texts: Sequence[str]) -> tuple[list[list[int]], int]:
@@ -454,35 +433,26 @@ def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_c
 
     monkeypatch.setattr(slow.ranker, "tokenize_candidates", slowly)
     monkeypatch.setattr(reading, "TEXTS_A_PART", 10)
-
-    async def scene() -> tuple[Any, Any]:
-        with pytest.raises(TimeTooShort):
-            await embed(slow.runtime, slow.serving, TEXTS, slow.within(2000))
-        refused = await slow.ask(seconds=2000)
-        assert isinstance(refused, TimeTooShort)
-        return refused, await slow.ask(MANY[: refused.fitting], seconds=2000)
-
-    refused, ranked = slow.play(scene)
+    with pytest.raises(TimeTooShort):
+        await embed(slow.runtime, slow.serving, TEXTS, slow.within(2000))
+    refused = await slow.ask(seconds=2000)
+    assert isinstance(refused, TimeTooShort)
     assert refused.fitting == 30
-    assert isinstance(ranked, Ranked)
+    assert isinstance(await slow.ask(MANY[: refused.fitting], seconds=2000), Ranked)
 
 
-def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Slow) -> None:
-    async def scene() -> list[Any]:
-        await slow.ask(MANY[:250])
-        slow.ranker.may_begin = threading.Semaphore(0)
-        other = tuple(Given(None, f"other{n} " + "w1 " * 15) for n in range(200))
-        inside = asyncio.create_task(slow.ask(other))
-        await until(lambda: slow.queued("depth") == 1)
-        before = slow.queued("tokens")
-        retry = asyncio.create_task(slow.ask())
-        await until(lambda: slow.queued("depth") == 2)
-        added = slow.queued("tokens") - before
-        slow.ranker.may_begin.release(10**6)
-        return [added, await retry, await inside]
-
-    added, *answers = slow.play(scene)
-    assert all(isinstance(each, Ranked) for each in answers)
+async def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Slow) -> None:
+    await slow.ask(MANY[:250])
+    slow.ranker.may_begin = threading.Semaphore(0)
+    other = tuple(Given(None, f"other{n} " + "w1 " * 15) for n in range(200))
+    inside = asyncio.create_task(slow.ask(other))
+    await until(lambda: slow.queued("depth") == 1)
+    before = slow.queued("tokens")
+    retry = asyncio.create_task(slow.ask())
+    await until(lambda: slow.queued("depth") == 2)
+    added = slow.queued("tokens") - before
+    slow.ranker.may_begin.release(10**6)
+    assert all(isinstance(each, Ranked) for each in (await retry, await inside))
     of_one = costs.text_tokens([MANY[100].text or ""])
     assert 50 * of_one < added < 70 * of_one, "fifty texts, and what any request costs"
 
@@ -612,12 +582,9 @@ async def test_nobody_waits_for_more_than_one_step_of_twenty_slow_callers(
     assert ranker.begun.count("h") == 3
 
 
-def test_texts_are_work_however_short_they_are(scanned: Serving) -> None:
-    async def scene() -> list[str]:
-        with running() as runtime:
-            return await tokenize(runtime, lambda _: threading.current_thread().name, [""] * 1000, Journey())
-
-    names = asyncio.run(scene())
+async def test_texts_are_work_however_short_they_are(scanned: Serving) -> None:
+    with running() as runtime:
+        names = await tokenize(runtime, lambda _: threading.current_thread().name, [""] * 1000, Journey())
     assert (len(names), set(names)) == (1000, {"tokenizer-long_0"})
 
 
