@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import IO
 
@@ -79,13 +80,10 @@ def _start(*arguments: str, stderr: IO[str], **environment: str) -> "subprocess.
 
 def get(port: int, path: str) -> tuple[int, bytes]:
     """Status and body, over a connection of its own."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
         connection.request("GET", path)
         response = connection.getresponse()
         return response.status, response.read()
-    finally:
-        connection.close()
 
 
 class Load:

@@ -172,14 +172,11 @@ def test_redis_and_replicas_give_the_same(tmp_path: Path, ranker: WordRanker, re
     for missing in ([], [LATE_FILE], [MATRIX_FILE, LATE_FILE]):
         for name in missing:
             (path / name).unlink(missing_ok=True)
-        here = LiveStore(tmp_path, redis_url=redis_url)
-        try:
+        with closing(LiveStore(tmp_path, redis_url=redis_url)) as here:
             assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
             here.upsert(Candidate("added", TEXT))
             here.delete("added")
             assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
-        finally:
-            here.close()
 
 
 def test_rows_that_redis_lost_or_that_are_damaged_come_from_elsewhere(tmp_path, ranker: WordRanker, redis_url) -> None:
@@ -191,11 +188,8 @@ def test_rows_that_redis_lost_or_that_are_damaged_come_from_elsewhere(tmp_path, 
         with closing(connect(redis_url, 5)) as client:
             client.delete(f"pe:{{{generation}}}:r:c1")
             client.setrange(f"pe:{{{generation}}}:r:c2", 20, b"damage")
-        here = LiveStore(tmp_path, redis_url=redis_url)
-        try:
+        with closing(LiveStore(tmp_path, redis_url=redis_url)) as here:
             assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
-        finally:
-            here.close()
 
 
 @pytest.mark.parametrize("lost", ["all", "redis"])
@@ -204,8 +198,7 @@ def test_a_replica_that_cannot_have_the_rows_answers_by_the_first_stage(tmp_path
     (tmp_path / "generations" / generation / LATE_FILE).unlink()
     wanted = expected(open_replica(tmp_path))
     by_id = tuple(Given(each.id, None) for each in POOL)
-    here = LiveStore(tmp_path, redis_url=redis_process.url)
-    try:
+    with closing(LiveStore(tmp_path, redis_url=redis_process.url)) as here:
         if lost == "all":
             with redis_process.client() as client:
                 client.flushall()
@@ -219,8 +212,6 @@ def test_a_replica_that_cannot_have_the_rows_answers_by_the_first_stage(tmp_path
             until(lambda: not rank(here.serving, asked(TEXT)).degraded)  # they are written in the background
             assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
         here.upsert(Candidate("c1", POOL[1].text))
-    finally:
-        here.close()
 
 
 def open_replica(root: Path) -> Serving:
@@ -232,8 +223,7 @@ def open_replica(root: Path) -> Serving:
 
 def test_updates_compaction_and_rollback_keep_the_scores(tmp_path: Path, ranker: WordRanker) -> None:
     build_store(tmp_path, POOL, ranker=ranker)
-    here = LiveStore(tmp_path)
-    try:
+    with closing(LiveStore(tmp_path)) as here:
         here.upsert(Candidate("c7", "w1 w2"), Candidate("new", "w3 w3 w9"))
         here.delete("c9")
         here.upsert(Candidate("c7", "w1 w2", {"n": 1}), Candidate("c8", "w2"))  # the first text stays as it is
@@ -250,8 +240,6 @@ def test_updates_compaction_and_rollback_keep_the_scores(tmp_path: Path, ranker:
         assert rank(here.serving, asked(TEXT)).seconds["late"] == 0
         here.live.rollback()
         assert_same(rank(here.serving, asked(TEXT, top_k=61)), wanted)
-    finally:
-        here.close()
 
 
 def test_texts_are_kept_with_their_rows(tmp_path: Path, ranker: WordRanker, redis_url: str) -> None:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -40,11 +40,8 @@ OTHERS = {f"o{n}": "the same" for n in range(100)}  # beside them some words are
 
 @contextmanager
 def opened(store: GenerationStore) -> Iterator[Snapshot]:
-    generation = store.open(str(store.current()), verify=False)
-    try:
+    with closing(store.open(str(store.current()), verify=False)) as generation:
         yield store.snapshots([generation])[0]
-    finally:
-        generation.close()
 
 
 def values_of_all(snapshot: Snapshot, said: Conversation) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -150,11 +150,8 @@ def test_where_no_priority_can_be_set_the_thread_works_on(monkeypatch: pytest.Mo
         raise PermissionError
 
     monkeypatch.setattr(os, "setpriority", refuse)
-    thread = FairThread("lower", lower_priority)
-    try:
+    with closing(FairThread("lower", lower_priority)) as thread:
         assert asyncio.run(thread.run(0, 0, lambda: 7, Journey())) == 7
-    finally:
-        thread.close()
 
 
 async def _failing(*_: Any) -> None:
@@ -177,11 +174,8 @@ async def _on_a_thread() -> None:
     def fails() -> None:
         raise ZeroDivisionError
 
-    threads = stages.Threads("test", 1)
-    try:
+    with closing(stages.Threads("test", 1)) as threads:
         await threads.run(fails, Journey())
-    finally:
-        threads.close()
 
 
 async def _in_a_batch() -> None:
