@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from warm_python import WarmPython
 
@@ -86,7 +86,28 @@ def get(port: int, path: str) -> tuple[int, bytes]:
         return response.status, response.read()
 
 
-class Load:
+class Callers:
+    """Threads that call until the block ends, each by one of the functions; they look at `stop`."""
+
+    def __init__(self, *calls: Callable[[], None]) -> None:
+        self.stop, self.threads = threading.Event(), [threading.Thread(target=each) for each in calls]
+
+    def __enter__(self) -> Self:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.join()
+
+    def join(self) -> None:
+        """Wait until none calls any more."""
+        for thread in self.threads:
+            thread.join()
+
+
+class Load(Callers):
     """Clients that rank without a pause until they are told to stop, or the server accepts no more.
 
     Args:
@@ -121,23 +142,8 @@ class Load:
         self.answered: Counter[int] = Counter()
         self.lost: list[str] = []
         self.closing = self.refused = 0
-        self.is_ready, self.stop = True, threading.Event()
-        self.threads = [threading.Thread(target=self._ask) for _ in range(clients)]
-        self.threads += [threading.Thread(target=self._probe)] if heeds_readyz else []
-
-    def __enter__(self) -> "Load":
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        self.join()
-
-    def join(self) -> None:
-        """Wait until no client sends any more."""
-        for thread in self.threads:
-            thread.join()
+        self.is_ready = True
+        super().__init__(*[self._ask] * clients, *[self._probe] * heeds_readyz)
 
     def wait_for(self, answers: int) -> None:
         """Wait for so many answers more."""
