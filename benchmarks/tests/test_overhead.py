@@ -54,7 +54,9 @@ def test_overhead_is_what_is_neither_model_nor_search() -> None:
     assert list(found.values()) == pytest.approx([21.0, 7.0, 4.0])
 
 
-def test_every_part_of_a_real_servers_answers_is_stamped(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_every_part_of_a_real_servers_answers_is_stamped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     loaded(write_base(tmp_path / "base", TINY), "poly", "cpu", Runner("torch", "float32"), **POLY)
     monkeypatch.setattr(drive, "WARM_SECONDS", 0.5)
     given = ["overhead", "--model", str(tmp_path / "poly"), "--seconds", "0.5", "--callers", "1", "3"]

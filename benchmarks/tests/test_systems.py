@@ -12,7 +12,9 @@ from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.service.cli.commands.evaluate import measure
 
 
-def test_figures_are_those_of_evaluate_and_finished_runs_stay(data: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_figures_are_those_of_evaluate_and_finished_runs_stay(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     base, output = write_base(tmp_path / "base", TINY), tmp_path / "out"
     given = [
         "--data",

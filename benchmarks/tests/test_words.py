@@ -98,7 +98,9 @@ def test_lists_with_an_already_said_negative_are_told_apart() -> None:
     assert says_nothing_again(Dialogue(told, "On the lake!", ("I do.", "On the lake!"), 1)), "the right reply may be"
 
 
-def test_parts_over_lists_without_an_already_said_negative(base: Path, tmp_path: Path, capsys) -> None:
+def test_parts_over_lists_without_an_already_said_negative(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = write_lists(tmp_path / "valid.jsonl")
     model = checkpoint(base, "words", WEIGHTS)
     quality.main(["--data", str(data), "--model", str(model)])

@@ -315,5 +315,6 @@ async def test_an_unknown_part_is_missing_and_known_replicas_stay_known(watched:
     with pytest.raises(PartMissing):
         await ask(made)
     made.serve_with({"p": [bad, good]})
+    assert (made.replicas("p"), made.replicas("q")) == (2, 0)
     assert await ask(made) == "good"
     assert len(bad.asked) == 1, "its strike was kept"
