@@ -99,6 +99,14 @@ def test_the_certificate_needs_a_margin() -> None:
     assert not replace(best, bound=1.0).is_certain(3), "fewer found than asked for"
 
 
+def test_the_best_of_several_parts_keep_what_words_say_of_them() -> None:
+    scores, lexical = np.array([1.0, 3.0, 2.0]), np.array([0.1, 0.3, 0.2])
+    hits = Hits(np.arange(3), np.arange(3), scores, lexical, 9, -np.inf, "scan")
+    best = Hits.of({4: hits, 7: hits}, 3)
+    assert (best.parts.tolist(), best.rows.tolist()) == ([4, 7, 4], [1, 1, 2])
+    assert (best.scores.tolist(), best.lexical.tolist()) == ([3.0, 3.0, 2.0], [0.3, 0.3, 0.2])
+
+
 def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned: Serving) -> None:
     [stored] = only_part(scanned).generation.candidates.rows([0])
     given = (Given("c0", TEXT), Given("c0", None), Given(None, stored.text))
