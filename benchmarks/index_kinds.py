@@ -3,7 +3,6 @@
     export OMP_NUM_THREADS=1
     python -m benchmarks.index_kinds kinds   --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
     python -m benchmarks.index_kinds filters --cache DIR ...
-    python -m benchmarks.index_kinds scan    --cache DIR ... --grow 1000000
     python -m benchmarks.index_kinds auto    --cache DIR ... --grow 131072
 
 Replies and contexts are files of dialogues (`.jsonl[.gz|.zst]`). They are encoded once and kept in DIR, as
@@ -112,16 +111,11 @@ def milliseconds(run: Callable[[Codes], object], contexts: Codes) -> str:
     return f"p50 {p50:7.2f} ms  p99 {p99:7.2f} ms"
 
 
-def scan(matrix: Matrix, contexts: Codes, _: argparse.Namespace) -> None:
-    scan, timed = prepare(matrix), contexts[:: max(1, len(contexts) // TIMED_CONTEXTS)]
+def kinds(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
+    probes = Probes(matrix, [Probe(codes) for codes in contexts], arguments.seed)
+    scan, timed = prepare(matrix), contexts[:: len(contexts) // TIMED_CONTEXTS]
     told = milliseconds(lambda codes: scan.top_k([Query(codes, 10)]), timed)
     print(f"{'scan':20} N {len(matrix):8}  {told}", flush=True)
-
-
-def kinds(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
-    scan(matrix, contexts, arguments)
-    probes = Probes(matrix, [Probe(codes) for codes in contexts], arguments.seed)
-    timed = contexts[:: len(contexts) // TIMED_CONTEXTS]
     for factory in arguments.factories:
         index, seconds, size = built(matrix, factory, arguments.cache)
         print(f"{factory:20} N {len(matrix):8}  built in {seconds:.0f} s  {size / len(matrix):.0f} bytes a row")
@@ -192,7 +186,7 @@ def built(matrix: Matrix, factory: str, cache: Path) -> tuple[CandidateIndex, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("kinds", "filters", "scan", "auto"))
+    parser.add_argument("what", choices=("kinds", "filters", "auto"))
     parser.add_argument("--model", default="checkpoints/chat-poly")
     parser.add_argument("--replies", type=Path, nargs="+", default=[])
     parser.add_argument("--contexts", type=Path, nargs="+", default=[])
@@ -206,7 +200,7 @@ def main() -> None:
     matrix, contexts = encoded(arguments)
     matrix = grown(matrix, arguments.grow or len(matrix), np.random.default_rng(arguments.seed))
     print(machine(), f"seed {arguments.seed}, N {len(matrix)}, contexts {contexts.shape}")
-    {"kinds": kinds, "filters": filters, "scan": scan, "auto": auto}[arguments.what](matrix, contexts, arguments)
+    {"kinds": kinds, "filters": filters, "auto": auto}[arguments.what](matrix, contexts, arguments)
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ class ServedStore(NamedTuple):
 
 
 @contextmanager
-def served(store: Path, flags: Sequence[str] = ()) -> Iterator[ServedStore]:
+def served(store: Path) -> Iterator[ServedStore]:
     """Run `polyrank serve` on a free port for the `with` block."""
-    command = [sys.executable, "-m", "polyrank.service.cli", "serve", "--store", str(store), "--port", "0", *flags]
+    command = [sys.executable, "-m", "polyrank.service.cli", "serve", "--store", str(store), "--port", "0"]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -54,13 +54,13 @@ def url_when_ready(process: subprocess.Popen[str], failure: str) -> str:
     raise BenchmarkFailed(failure)
 
 
-def measure(store: Path, dialogues: Sequence[Dialogue], requests: int, flags: Sequence[str] = ()) -> dict[str, Any]:
+def measure(store: Path, dialogues: Sequence[Dialogue], requests: int) -> dict[str, Any]:
     """Serve a store and rank the contexts of dialogues, at concurrency 1 and 16."""
     bodies = [
         json.dumps({"context": [turn.text for turn in dialogue.conversation.turns], "timeout_ms": 10_000}).encode()
         for dialogue in dialogues[:requests]
     ]
-    with served(store, flags) as (url, pid, seconds_to_ready):
+    with served(store) as (url, pid, seconds_to_ready):
         result: dict[str, Any] = {"ready_seconds": round(seconds_to_ready, 2), "rss_mib_after_start": _rss_mib(pid)}
         _loop(url, bodies[:50], 1)  # warms up
         rows = []

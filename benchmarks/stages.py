@@ -1,12 +1,10 @@
-"""What each stage costs on this machine: scoring, encoding, reranking, a build, or `/rank` of a server.
+"""What each stage costs on this machine: scoring, encoding, reranking, or `/rank` of a server.
 
 python -m benchmarks.stages SUBJECT [options]; prints one JSON document.
 """
 
 import argparse
 import json
-import resource
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,14 +13,11 @@ from typing import Any
 from benchmarks import encode, scoring, serving
 from benchmarks.timing import machine
 
-from polyrank.index_builder.building.pipeline import build
-from polyrank.index_builder.building.plans import BuildResult
-from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.checkpoint.lookup import LEXICAL, is_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference.runners import Runner
-from polyrank.model.rankers.load import load_cross, load_late, load_retriever
-from polyrank.model.rankers.networks import CrossRanker, Ranker, Retriever, from_base
+from polyrank.model.rankers.load import load_cross, load_late
+from polyrank.model.rankers.networks import CrossRanker, Ranker, from_base
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.arguments import add_runner_options, chosen_runner, loaded
 
@@ -48,7 +43,6 @@ def _parser() -> argparse.ArgumentParser:
     by_model: dict[str, tuple[Callable[[argparse.Namespace], Measured], str]] = {
         "encode": (_encode, "candidates a second, one context, and 32 together"),
         "rerank": (_rerank, "fifty pairs of a cross-encoder; a base model's with a random head costs the same"),
-        "build": (_build, "pool to generation, in a temporary store"),
     }
     for name, (measure, text) in by_model.items():
         subject = subjects.add_parser(name, help=text)
@@ -57,10 +51,9 @@ def _parser() -> argparse.ArgumentParser:
         subject.add_argument("--pool", type=Path, default=POOL, help="default: the bundled sample")
         subject.set_defaults(measure=measure)
     rank = subjects.add_parser("rank", help="serve a store and measure POST /rank")
-    rank.add_argument("--store", type=Path, help="default: the bundled sample, in a temporary store")
+    rank.add_argument("--store", type=Path, required=True)
     rank.add_argument("--data", type=Path, default=DATA, help="dialogues whose contexts are ranked")
     rank.add_argument("--requests", type=int, default=500, help="at each concurrency; default: 500")
-    rank.add_argument("--redis", metavar="URL", help="read vectors from this Redis (--vectors redis)")
     rank.set_defaults(measure=_rank)
     return parser
 
@@ -85,15 +78,6 @@ def _cross_of_base(name: str, runner: Runner) -> CrossRanker:
     return ranker
 
 
-def _build(options: argparse.Namespace) -> Measured:
-    ranker = loaded(load_retriever, options.model, _runner(options), "--model: ")
-    with tempfile.TemporaryDirectory() as store:
-        built = _build_into(Path(store), ranker, options.pool)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    row = {"count": built.count, "seconds": built.seconds, "per_second": built.count / built.seconds}
-    return {**_described(options, ranker), "peak_rss_mib": peak, "rows": [row]}
-
-
 def _runner(options: argparse.Namespace) -> Runner:
     return chosen_runner(options.backend, options.precision)
 
@@ -102,18 +86,8 @@ def _described(options: argparse.Namespace, ranker: Ranker) -> Measured:
     return {"model": options.model, "backend": ranker.backend, "precision": ranker.precision}
 
 
-def _build_into(store: Path, ranker: Retriever, pool: Path) -> BuildResult:
-    return build(ranker, read_pool([pool], store), store)
-
-
 def _rank(options: argparse.Namespace) -> Measured:
-    flags = ["--redis", options.redis, "--vectors", "redis"] if options.redis else []
-    dialogues = list(read_dialogues(options.data))
-    if options.store is not None:
-        return serving.measure(options.store, dialogues, options.requests, flags)
-    with tempfile.TemporaryDirectory() as store:
-        _build_into(Path(store), loaded(load_late, MODEL, chosen_runner()), POOL)
-        return serving.measure(Path(store), dialogues, options.requests, flags)
+    return serving.measure(options.store, list(read_dialogues(options.data)), options.requests)
 
 
 if __name__ == "__main__":

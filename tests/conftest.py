@@ -54,6 +54,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """What runs the tests that are coroutines."""
+    return "asyncio"
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own POLYRANK_* variables must not reach the tests."""

@@ -99,7 +99,6 @@ class Network:
     def __init__(self) -> None:
         held = ["unshare", "--net", "sh", "-c", "ip link set lo up && echo up && exec cat"]
         self._process = subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
         assert self._process.stdout.readline() == "up\n", "no network of its own could be made"
         self.flag = f"--net=/proc/{self._process.pid}/ns/net"
 

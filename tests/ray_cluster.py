@@ -38,7 +38,6 @@ class Cluster:
                 env={**self.environment, **settings},
                 text=True,
             )
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, (self.directory / "log").read_text()
         started = json.loads(line)

@@ -8,8 +8,6 @@ from types import ModuleType
 def loaded(path: str) -> ModuleType:
     """The script at a path in the repository, as a module."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, Path(__file__).parents[1] / path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -11,8 +11,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from warm_python import WarmPython
 
@@ -47,7 +48,6 @@ class ServerProcess:
 
     def ready(self) -> int:
         """Wait for the line that tells where it is; returns the port."""
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("polyrank is ready on http://"), line + self.end()[1]
         return int(line.rsplit(":", 1)[1])
@@ -80,16 +80,34 @@ def _start(*arguments: str, stderr: IO[str], **environment: str) -> "subprocess.
 
 def get(port: int, path: str) -> tuple[int, bytes]:
     """Status and body, over a connection of its own."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
         connection.request("GET", path)
         response = connection.getresponse()
         return response.status, response.read()
-    finally:
-        connection.close()
 
 
-class Load:
+class Callers:
+    """Threads that call until the block ends, each by one of the functions; they look at `stop`."""
+
+    def __init__(self, *calls: Callable[[], None]) -> None:
+        self.stop, self.threads = threading.Event(), [threading.Thread(target=each) for each in calls]
+
+    def __enter__(self) -> Self:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.join()
+
+    def join(self) -> None:
+        """Wait until none calls any more."""
+        for thread in self.threads:
+            thread.join()
+
+
+class Load(Callers):
     """Clients that rank without a pause until they are told to stop, or the server accepts no more.
 
     Args:
@@ -124,23 +142,8 @@ class Load:
         self.answered: Counter[int] = Counter()
         self.lost: list[str] = []
         self.closing = self.refused = 0
-        self.is_ready, self.stop = True, threading.Event()
-        self.threads = [threading.Thread(target=self._ask) for _ in range(clients)]
-        self.threads += [threading.Thread(target=self._probe)] if heeds_readyz else []
-
-    def __enter__(self) -> "Load":
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        self.join()
-
-    def join(self) -> None:
-        """Wait until no client sends any more."""
-        for thread in self.threads:
-            thread.join()
+        self.is_ready = True
+        super().__init__(*[self._ask] * clients, *[self._probe] * heeds_readyz)
 
     def wait_for(self, answers: int) -> None:
         """Wait for so many answers more."""
@@ -171,7 +174,6 @@ class Load:
                 except ConnectionRefusedError:
                     self.refused += 1
                     return
-                assert connection.sock is not None
                 connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._one(connection):
                 connection.close()

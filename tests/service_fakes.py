@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
@@ -134,8 +134,6 @@ class WordRanker:
 
     def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
         """The sum over the context's words of the best product with a row of the candidate's."""
-        assert context.late is not None
-        assert candidates.late is not None
         assert candidates.counts is not None
         products = context.late.astype(np.float64) @ candidates.late.astype(np.float64).T
         starts = np.cumsum(candidates.counts) - candidates.counts
@@ -295,11 +293,8 @@ def rank(
 @contextmanager
 def running(scorer: PairScorer | None = None, **bounds: Any) -> Iterator[Runtime]:
     """A runtime until the end of the block, in an event loop."""
-    runtime = Runtime(RuntimeSettings(**bounds), Metrics(), scorer)
-    try:
+    with closing(Runtime(RuntimeSettings(**bounds), Metrics(), scorer)) as runtime:
         yield runtime
-    finally:
-        runtime.close()
 
 
 async def ranking(runtime: Runtime, serving: Serving, request: RankRequest, deadline: float = math.inf) -> Ranked:

@@ -51,7 +51,6 @@ class Server:
                 env={**environment, **VARIABLES},
                 text=True,
             )
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("polyrank is ready on "), log.read_text()
         self.client = httpx2.Client(base_url=line.split()[-1], timeout=30)
@@ -69,7 +68,6 @@ class Server:
         self.client.close()
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(WITHIN_SECONDS) == 0
-        assert self.process.stdout is not None
         assert self.process.stdout.read() == ""
         self.process.stdout.close()
 

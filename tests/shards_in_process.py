@@ -5,6 +5,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -131,11 +132,8 @@ class ServedPool:
         """Run something with what writes updates, in an event loop of its own."""
 
         async def alone(runtime: Runtime) -> T:
-            updating = Updating(self.store, self.live, runtime, self.metrics)
-            try:
+            with closing(Updating(self.store, self.live, runtime, self.metrics)) as updating:
                 return await work(updating)
-            finally:
-                updating.close()
 
         return self.run(alone)
 

@@ -85,7 +85,6 @@ class WarmProcess:
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Wait for its end; returns the rest of its standard output, and all of its standard error."""
-        assert self.stdout is not None
         with self.stdout:
             out = self.stdout.read()
         self.wait(timeout)
@@ -132,7 +131,6 @@ class WarmPython:
         command = [sys.executable, f"{TESTS}/warm_nursery.py", self._address, self.executable, *modules]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n", "it could not import what it preloads"
 
     def start(self, *arguments: object, stderr: IO[str] | None = None, **environment: str) -> WarmProcess:

@@ -1,18 +1,8 @@
-"""The threads of another process: how much processor time each has had, and py-spy, which looks at them."""
+"""How much processor time each thread of another process has had."""
 
 import os
-import shutil
-import sys
 from contextlib import suppress
 from pathlib import Path
-
-
-def spy() -> str:
-    """Return the path of py-spy; raises SystemExit where it is not installed."""
-    found = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
-    if found is None:
-        raise SystemExit("py-spy is not installed: pip install py-spy")
-    return found
 
 
 def spent(pid: int) -> dict[int, float]:

@@ -1,7 +1,7 @@
 """What each stage costs: every subject with a small model, and a server that fails."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,11 @@ import torch
 from benchmarks import encode, scoring, serving, stages
 from benchmarks.timing import medians_ms
 from command_line import pool_rows, write_rows
-from redis_process import RedisProcess
 from served import serve
 from service_fakes import load
 from tiny import write_checkpoint
 
 from polyrank.index_builder.building.pipeline import build
-from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_late
@@ -42,13 +40,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_checkpoint(parent, "poly", 0, architecture="poly", n_codes=4, normalize=True, score_scale=5.0)
     write_checkpoint(parent, "cross", 2, architecture="cross")
     return parent
-
-
-@pytest.fixture
-def redis_process() -> Iterator[RedisProcess]:
-    server = RedisProcess(tcp=True)
-    yield server
-    server.close()
 
 
 @pytest.fixture
@@ -110,27 +101,11 @@ def test_rerank(capsys: Capture, checkpoints: Path, pool: Path) -> None:
     assert row["ms"] > 0
 
 
-def test_build_leaves_nothing(
-    capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    result = benched(capsys, "build", "--model", checkpoints / "poly", "--pool", pool)
-    [row] = result["rows"]
-    assert row["count"] == 60
-    assert row["per_second"] == pytest.approx(60 / row["seconds"])
-    assert result["peak_rss_mib"] > 50
-    assert list(temporary.iterdir()) == []
-
-
-def test_rank_serves_the_store(
-    capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, redis_process: RedisProcess
-) -> None:
+def test_rank_serves_the_store(capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    build(load_late(checkpoints / "poly"), read_pool([pool]), store, BuildOptions(redis_url=redis_process.url))
+    build(load_late(checkpoints / "poly"), read_pool([pool]), store)
     data = write_rows(tmp_path / "data.jsonl", [{"context": [f"w{n}"], "response": "w1"} for n in range(20)])
-    options = ("--store", store, "--data", data, "--requests", 30, "--redis", redis_process.url)
+    options = ("--store", store, "--data", data, "--requests", 30)
     result = benched(capsys, "rank", *options)
     assert [(row["concurrency"], row["requests"]) for row in result["rows"]] == [(1, 20), (16, 20)]
     for row in result["rows"]:
@@ -138,21 +113,6 @@ def test_rank_serves_the_store(
         assert row["per_second"] > 0
     assert result["ready_seconds"] > 0
     assert min(result["rss_mib_after_start"], result["rss_mib_after_load"]) > 50
-
-
-def test_rank_hands_its_flags_on(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-
-    def measure(store: Path, dialogues: list[Any], requests: int, flags: list[str]) -> dict[str, Any]:
-        seen.append((store, len(dialogues), requests, flags))
-        return {"rows": []}
-
-    monkeypatch.setattr(serving, "measure", measure)
-    data = write_rows(tmp_path / "data.jsonl", [{"context": ["w1"], "response": "w1"}] * 3)
-    (store := tmp_path / "store").mkdir()
-    benched(capsys, "rank", "--store", store, "--data", data, "--requests", "2")
-    benched(capsys, "rank", "--store", store, "--data", data, "--requests", "3", "--redis", "redis://h")
-    assert seen == [(store, 3, 2, []), (store, 3, 3, ["--redis", "redis://h", "--vectors", "redis"])]
 
 
 def test_requests_that_fail_are_counted(tmp_path: Path) -> None:

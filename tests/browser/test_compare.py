@@ -65,8 +65,6 @@ def test_live_and_trial_are_compared(own_server: Served, opens: Opens) -> None:
     for side in (live, trial):
         parts = [side.locator(part).bounding_box() for part in ("header", "ol", ".timings")]
         for above, below in pairwise(parts):
-            assert above is not None
-            assert below is not None
             assert above["y"] + above["height"] <= below["y"], "nothing lies over something else"
 
     page.get_by_role("link", name="Index").click()

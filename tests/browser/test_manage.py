@@ -62,7 +62,6 @@ def test_candidates_are_found_by_what_their_text_contains(server: Served, opens:
     assert [text.lower() for text in page.locator("mark").all_inner_texts()] == ["w7"] * len(found)
     for button in page.get_by_role("button", name=f"Edit {found[0].id}"), page.locator("td.does button").last:
         box = button.bounding_box()
-        assert box is not None
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 360, "nothing lies beside the screen"
     page.get_by_label("Contains").fill("nowhere")

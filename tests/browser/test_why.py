@@ -54,7 +54,6 @@ class Reading:
 
     @property
     def _late_weight(self) -> float:
-        assert self.config.evidence is not None
         return self.config.evidence.late_weight
 
     def _parts(self, reply: str) -> Array:

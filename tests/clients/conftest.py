@@ -38,7 +38,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     serve = [*POLYRANK, "serve", "--store", store, "--reranker", "checkpoints/chat-uni", "--port", "0"]
     server = subprocess.Popen(serve, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
-        assert server.stdout is not None
         told = re.search(r"ready on (http\S+)", server.stdout.readline())
         assert told is not None, "the server did not start"
         yield told[1]

@@ -144,7 +144,6 @@ def test_rows_of_a_second_stage_are_fetched_as_they_were_put(request, tmp_path, 
             np.testing.assert_array_equal(stored, wanted)
     url = request.getfixturevalue("redis_url")
     with closing(RedisEmbeddings(url, "g", DIM, dtype, 5, late)) as copy:
-        assert copy.rows is not None
         copy.put_many(ids, made.first)
         copy.rows.put_many(ids, expected)
         copy.commit()

@@ -110,7 +110,6 @@ def test_the_first_stage_is_the_unit_mean_of_the_rows(ranker: LateRanker) -> Non
     made = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
     assert made.late is not None
     assert made.counts is not None
-    assert ranker.late_rows is not None
     assert (ranker.dim, ranker.late_rows.dim, ranker.late_rows.count) == (128, 128, None)
     wanted = [candidate_rows(ranker, text) for text in CANDIDATES]
     assert made.counts.tolist() == [len(each) for each in wanted] == [5, 5, 11, 3, 4, 6]

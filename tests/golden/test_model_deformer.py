@@ -124,7 +124,6 @@ def test_one_whose_layers_are_all_upper_ones_is_a_cross_encoder_with_positions_f
     config = ModelConfig(architecture="cross", base_name="", **sizes)
     cross = polyrank.from_base(str(tmp_path / "base"), config).encoder
     assert isinstance(cross, CrossEncoder)
-    assert cross.head is not None
     with torch.no_grad():
         for parameter, other in zip(cross.head.parameters(), own(ranker).head.parameters(), strict=True):
             parameter.copy_(other)
@@ -155,10 +154,8 @@ def test_parts_of_the_candidates_give_what_all_give(ranker: LateRanker, monkeypa
 
 
 def test_a_candidate_keeps_a_row_for_each_token(ranker: LateRanker) -> None:
-    assert ranker.late_rows is not None
     assert (ranker.late_rows.dim, ranker.late_rows.count) == (DIM, None)
     kept = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
-    assert kept.counts is not None
     assert kept.counts.tolist() == [len(text.split()) + 2 for text in CANDIDATES]
 
 

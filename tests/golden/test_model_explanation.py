@@ -166,7 +166,6 @@ def test_contributions_are_those_of_the_weights_and_sum_to_the_score(tmp_path: P
             expected = np.array([[w[i] * float(term @ vector) for term in own] for i, own in enumerate(terms)])
             score = float(w @ s)
             size = max(1.0, abs(score))
-            assert each.codes is not None
             assert each.tokens is not None
             np.testing.assert_allclose(each.codes.contributions, expected, rtol=0, atol=1e-9 * size)
             np.testing.assert_allclose(each.codes.weights, w, rtol=0, atol=1e-9)

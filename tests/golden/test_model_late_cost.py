@@ -17,6 +17,7 @@ DIM, LAYERS, CONTEXT_TOKENS, CANDIDATE_TOKENS = 64, 3, 40, 12
 KINDS: dict[str, dict[str, Any]] = {
     "colbert": {"architecture": "colbert", "own": ColbertConfig(dim=32)},
     "deformer 1": {"architecture": "deformer", "own": DeformerConfig(upper=1)},
+    "deformer 2": {"architecture": "deformer", "own": DeformerConfig(upper=2)},
     "deformer 3": {"architecture": "deformer", "own": DeformerConfig(upper=3)},
     "mix a": {"architecture": "mix", "own": MixConfig()},
     "mix c": {"architecture": "mix", "own": MixConfig(rows=2, layers=(-3, -2, -1))},

@@ -155,7 +155,6 @@ def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypat
 
 def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path) -> None:
     block = ranker.config.block(MixConfig)
-    assert ranker.late_rows is not None
     assert (ranker.late_rows.dim, ranker.late_rows.count) == (DIM, block.rows)
     raw = ranker.config.to_json()
     assert ModelConfig.from_json({**raw, "mix": {**raw["mix"], "layers": list(raw["mix"]["layers"])}}) == ranker.config
@@ -182,7 +181,6 @@ def test_one_learnt_input_that_is_the_first_tokens_gives_its_output(tmp_path: Pa
     with torch.no_grad():
         encoder.rows.copy_(encoder.candidate.transformer.get_input_embeddings().weight[CLS])
     kept = ranker.represent_candidates([ids])
-    assert kept.late is not None
     np.testing.assert_allclose(kept.late[0], hidden(encoder.candidate, ids, None)[0], atol=1e-5)
 
 

@@ -80,10 +80,8 @@ def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypat
 
 
 def test_a_candidate_keeps_a_row_for_each_token(ranker: LateRanker) -> None:
-    assert ranker.late_rows is not None
     assert (ranker.late_rows.dim, ranker.late_rows.count) == (DIM, None)
     kept = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
-    assert kept.counts is not None
     assert kept.counts.tolist() == [len(text.split()) + 2 for text in CANDIDATES]
 
 

@@ -139,7 +139,6 @@ def served(tmp_path: Path) -> Iterator[str]:
     server = start(
         "serve", "--store", tmp_path / "store", "--port", "0", "--feedback", "texts", POLYRANK_DRAIN_DELAY_S="0"
     )
-    assert server.stdout is not None
     line = server.stdout.readline()
     assert line.startswith(READY), line + ended(server).err
     yield line.removeprefix(READY).strip()

@@ -38,7 +38,6 @@ class Told:
             case ["doing", revision, update]:
                 self.doing = int(revision), update
             case ["done", revision]:
-                assert self.doing is not None
                 assert self.doing[0] == int(revision) > self.revision
                 self.apply()
                 self.acknowledged += 1

@@ -156,7 +156,6 @@ def test_a_job_that_cannot_be_done_fails_in_one_line(
     request = JobRequest(pool=(str(tmp_path / pool),), model=model_name)
     record, status, said = run(builder, tmp_path / "store", request)
     assert (record.state, status, said) == (FAILED, 1, "")
-    assert record.error is not None
     assert reason in record.error
     assert str(checkpoints) not in record.error, "where models lie is nobody's business"
     assert "\n" not in record.error

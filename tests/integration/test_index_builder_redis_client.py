@@ -228,12 +228,12 @@ def test_a_dropped_connection_is_replaced(redis_process: RedisProcess) -> None:
 
 
 def test_a_full_redis_refuses_in_our_words() -> None:
-    server = RedisProcess("--maxmemory", "1500kb", "--maxmemory-policy", "noeviction")
-    try:
-        with closing(store(server.url)) as made, pytest.raises(StoreUnavailable, match=r"^Redis is full \(maxmemory\)"):
-            made.put_many([f"id{i}" * 20 for i in range(20_000)], np.ones((20_000, DIM)))
-    finally:
-        server.close()
+    with (
+        closing(RedisProcess("--maxmemory", "1500kb", "--maxmemory-policy", "noeviction")) as server,
+        closing(store(server.url)) as made,
+        pytest.raises(StoreUnavailable, match=r"^Redis is full \(maxmemory\)"),
+    ):
+        made.put_many([f"id{i}" * 20 for i in range(20_000)], np.ones((20_000, DIM)))
 
 
 @pytest.mark.parametrize("url", ["http://x", "localhost:6379", ""])

@@ -46,7 +46,6 @@ class Nursery:
 
     def start(self, root: Path, salt: str = "", kill: tuple[str, int] | None = None, seconds: float = 0) -> int:
         order = {"root": str(root), "pool": ROWS, "salt": salt, "kill": kill, "seconds": seconds}
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return self._line()[1]
@@ -62,7 +61,6 @@ class Nursery:
         return encoded, resumed, line[1]
 
     def _line(self) -> tuple[str, int]:
-        assert self._process.stdout is not None
         word, number = self._process.stdout.readline().split()
         return word, int(number)
 

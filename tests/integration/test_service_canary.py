@@ -255,7 +255,6 @@ def test_a_canary_of_garbage_is_withdrawn_and_no_request_fails(stage: Stage, doe
     assert failed == []
     assert all(ready)
     withdrawn = stage.store.withdrawn()
-    assert withdrawn is not None
     assert withdrawn.generation == stage.trial
     assert why in withdrawn.why
     assert abs(withdrawn.at - time.time()) < 30
@@ -279,7 +278,6 @@ def test_whoever_sends_more_texts_than_any_model_reads_in_the_time_ends_no_canar
         server.rank(context=SAID, conversation=f"chat {number}", candidates=texts, timeout_ms=200)
     assert stage.store.trial() is not None
     sharing = server.app.state.resources.trials.sharing
-    assert sharing is not None
     assert sharing[0].replaced == 0
     assert asked(server, "another") == (stage.trial, asked(server, generation="trial")[1])
 
@@ -455,6 +453,5 @@ def test_weights_that_give_nan_are_withdrawn_by_either_of_two_workers(tmp_path: 
     assert [each for each in said if each[0] != 200] == []
     assert {json.loads(answer)["generation"] for _, answer in said} == {good}
     withdrawn = store.withdrawn()
-    assert withdrawn is not None
     assert (withdrawn.generation, "inference-failed" in withdrawn.why) == (bad, True)
     assert (store.trial(), store.current()) == (None, good)

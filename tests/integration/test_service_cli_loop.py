@@ -53,7 +53,6 @@ def made(folder: Path) -> tuple[dict[str, dict[str, str]], bytes, bytes, Calibra
     """What a run has made, to the byte: outputs of its stages, figures, vectors and calibration of what is active."""
     runs, store = Runs(folder / "store"), GenerationStore(folder / "store")
     latest = runs.latest()
-    assert latest is not None
     assert (latest.verdict, store.current()) == ("switched", latest.new)
     outputs = {name: done.outputs for name, done in latest.stages.items() if name != "build"}
     vectors = store.path(str(latest.new)) / "embeddings.bin"
@@ -89,7 +88,6 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(capsys: Capture, folde
     assert kills > 1
     assert made(folder) == made(other)
     calibration = made(folder)[-1]
-    assert calibration is not None
     assert calibration.prior == 0.5, "it is fitted by labels"
     assert run(other).result["why"] == "479 examples, 0 of them new; 50 new ones make a run"
     said = call(capsys, "loop", "status", "--store", other / "store").out.splitlines()
@@ -238,7 +236,6 @@ def test_a_compaction_as_a_stage_begins_is_followed(capsys: Capture, folder: Pat
     assert f"train: once more, a compaction has made {copy} of {live.id}\n" in ended.err
     assert "polyrank: mine ended with exit status 2" in ended.err
     latest = Runs(store.root).latest()
-    assert latest is not None
     assert latest.live == copy
 
 

@@ -5,17 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from brute_force import paper_scores
 from command_line import Outcome, call, write_rows
-from fakes import EVIDENCE
+from fakes import EVIDENCE, silent
 from tiny import write_checkpoint
 from tiny_training import TWO_STAGES
 
 import polyrank
-from polyrank.model.evaluation.mining import Miner
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.evaluation.mining import Miner, MiningRules, TextPool
+from polyrank.model.text.conversations import Positives
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
 Capture = pytest.CaptureFixture[str]
@@ -39,17 +37,6 @@ def mine(capsys: Capture, model_path: Path, files: list[object], output: Path, *
     return call(capsys, "mine", "--model", model_path, *files, "--output", output, *options)
 
 
-def scores(name: Path, dialogue: Dialogue, texts: list[str]) -> list[float]:
-    """Score texts by a model of any kind, as the paper does."""
-    ranker = polyrank.load(name)
-    if isinstance(ranker, CrossRanker):
-        return [float(each) for each in ranker.score_pairs(ranker.tokenize_pairs(dialogue.conversation, texts)[0])]
-    assert isinstance(ranker, LateRanker)
-    vectors = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
-    [codes] = ranker.encode_contexts([ranker.tokenize_context(dialogue.conversation)[0]])
-    return [float(each) for each in paper_scores(vectors, codes)]
-
-
 def test_a_pool_means_the_same_in_another_format_and_encoding(
     capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
 ) -> None:
@@ -62,31 +49,29 @@ def test_a_pool_means_the_same_in_another_format_and_encoding(
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
 
-@pytest.mark.parametrize("name", ["poly", "other"])
-def test_negatives_are_those_of_brute_force(
-    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path, name: str
+@pytest.mark.parametrize(("options", "rules", "check"), [
+    (["--depth", "20"], MiningRules(depth=20, skip=5, margin=0.05, negatives=7), None),
+    (["--margin", "off", "--negatives", "200", "--skip", "2", "--check-margin", "0.25"],
+     MiningRules(depth=100, skip=2, margin=None, negatives=200, check_margin=0.25), "cross"),
+], ids=["usual", "others"])  # fmt: skip
+def test_negatives_are_those_of_the_rules_that_are_asked_for(
+    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path, options, rules: MiningRules, check
 ) -> None:
     output = tmp_path / "out.jsonl"
-    result = mine(capsys, checkpoints / name, files, output, "--depth", 20, "--json").result
-    texts = list(dict.fromkeys(str(row["text"]) for row in POOL))
-    total = 0
-    for before, after in zip(read_dialogues(tmp_path / "data.jsonl"), read_dialogues(output), strict=True):
-        right = {row["response"] for row in DATA if row["context"] == [before.conversation.turns[0].text]}
-        gold, *others = scores(checkpoints / name, before, [before.response, *texts])
-        bound = gold - 0.05 * max(0.0, gold - float(np.mean(others)))
-        ranking = [at for at in np.argsort(-np.array(others), kind="stable")[:20] if texts[at] not in right]
-        expected = [texts[at] for at in ranking[5:] if others[at] < bound][:7]
-        assert list(after.negatives) == expected
-        assert (after.conversation, after.response) == (before.conversation, before.response)
-        assert (after.candidates, after.label, after.dialogue) == (before.candidates, before.label, before.dialogue)
-        total += len(expected)
+    asked = [*options, "--json", *(["--check", checkpoints / check] if check else [])]
+    result = mine(capsys, checkpoints / "poly", files, output, *asked).result
+    ranker, reader = (polyrank.load(checkpoints / name) if name else None for name in ("poly", check))
+    before, after = (list(read_dialogues(path)) for path in (tmp_path / "data.jsonl", output))
+    pool = TextPool.encode(ranker, [str(row["text"]) for row in POOL], silent)
+    miner = Miner(ranker, pool, Positives(before), rules, reader)
+    assert after == list(miner.mine(before))
     assert list(result) == KEYS
-    assert (result["model"], result["output"]) == (str(checkpoints / name), str(output))
-    assert (result["examples"], result["negatives"]) == (30, total)
-    assert 0 < result["without_negatives"] < 30
+    assert (result["model"], result["output"]) == (str(checkpoints / "poly"), str(output))
+    assert (result["examples"], result["negatives"]) == (30, sum(len(each.negatives) for each in after))
+    assert result["without_negatives"] == sum(not each.negatives for each in after)
     assert list(result["filtered"]) == ["positive", "rank", "margin", "check"]
-    assert result["filtered"]["rank"] == 150
-    assert total > 20
+    assert result["filtered"]["rank"] == 30 * rules.skip
+    assert (result["filtered"]["check"] > 0) == (check is not None)
 
 
 @pytest.mark.parametrize("name", ["lexical", *TWO_STAGES])
@@ -113,22 +98,6 @@ def test_negatives_are_those_that_a_server_would_rank_first(capsys, files: list[
         assert not right & set(example.negatives)
     assert result["examples"] == 30
     assert result["negatives"] > 300
-
-
-def test_the_check_is_a_cross_encoders(capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path) -> None:
-    plain, checked = tmp_path / "plain.jsonl", tmp_path / "checked.jsonl"
-    options = ["--margin", "off", "--negatives", "200", "--depth", "200"]
-    mine(capsys, checkpoints / "poly", files, plain, *options)
-    check = ["--check", checkpoints / "cross", "--check-margin", "0.25"]
-    result = mine(capsys, checkpoints / "poly", files, checked, *options, *check, "--json").result
-    dropped = 0
-    for before, after in zip(read_dialogues(plain), read_dialogues(checked), strict=True):
-        gold, *others = scores(checkpoints / "cross", before, [before.response, *before.negatives])
-        expected = [text for text, score in zip(before.negatives, others, strict=True) if score < gold - 0.25]
-        assert list(after.negatives) == expected
-        dropped += len(others) - len(expected)
-    assert result["filtered"]["check"] == dropped
-    assert 0 < dropped < 30 * len(POOL)
 
 
 def test_the_same_inputs_and_seed_give_the_same_bytes(capsys, checkpoints: Path, files: list[object], tmp_path) -> None:

@@ -41,7 +41,6 @@ def served(warm_python: WarmPython) -> Iterator[Serve]:
         begun = start if cold else partial(forked, warm_python)
         process = begun("serve", "--port", port, *flags, POLYRANK_DRAIN_DELAY_S="0", **environment)
         started.append(process)
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith(READY + "http://127.0.0.1:"), line + ended(process).err
         return process, line.removeprefix(READY).strip()

@@ -305,7 +305,6 @@ def test_nobody_waits_for_another_explanation_beyond_the_deadline(server: tuple[
         async with turn:
             await asyncio.to_thread(ended.wait, 10)
 
-    assert client.portal is not None
     other = client.portal.start_task_soon(hold)
     began = time.monotonic()
     answer = client.post("/explain", json={"context": SAID, "candidates": SENT, "timeout_ms": 100})

@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -135,13 +135,10 @@ def test_a_redis_that_is_gone_in_the_middle_of_a_command(
 
 
 def test_a_redis_that_is_full_keeps_nothing_of_a_command(capsys, store: Watched, command: list[object]) -> None:
-    server = RedisProcess("--maxmemory", "1500kb", "--maxmemory-policy", "noeviction")
-    try:
+    with closing(RedisProcess("--maxmemory", "1500kb", "--maxmemory-policy", "noeviction")) as server:
         message = call(capsys, *command, "--redis", server.url).failure()
         with server.client() as client:
             assert vector_keys(client) == []
-    finally:
-        server.close()
     assert message.startswith("Redis is full (maxmemory)")
     store.assert_untouched()
     store.assert_next_build_works()

@@ -107,7 +107,6 @@ def test_a_ranking_and_what_became_of_it_are_recorded(start: Start, store: Path)
     assert [(each.id, each.score, each.text) for each in ranking.shown] == [
         (each["id"], each["score"], None) for each in answer["results"]
     ]
-    assert ranking.said is not None
     assert [(turn.role, turn.text) for turn in ranking.said.turns] == [
         ("user", "w1 w2, I am [mail]"),
         ("agent", "card [number]?"),
@@ -256,7 +255,6 @@ def test_only_roles_that_tools_use_are_recorded(start: Start, store: Path) -> No
     turns = [{"role": role, "text": "w1"} for role in ("jo.smith@secret.example +49 170 1234567", "Agent", "Jo Smith")]
     start().rank(context=turns)
     [use] = recorded(store, 1)
-    assert use.ranking.said is not None
     assert [turn.role for turn in use.ranking.said.turns] == [None, "Agent", None]
     assert not any(b"mith" in path.read_bytes() for path in (store / "feedback").iterdir())
 
@@ -323,7 +321,6 @@ def test_the_function_that_redacts_failing_is_heard_and_lets_no_text_through(
     ranking = server.rank(context=["w1", "w2 bad secret"]).json()["ranking_id"]
     told(server, event(ranking, 0, "written", text="bad secret"))
     first, second = recorded(store, 2, 1)
-    assert first.ranking.said is not None
     assert first.ranking.said.turns[0].text == "w1, said [name]"
     assert second.ranking.said is None
     assert [each.text for each in second.events] == [None]

@@ -172,14 +172,11 @@ def test_redis_and_replicas_give_the_same(tmp_path: Path, ranker: WordRanker, re
     for missing in ([], [LATE_FILE], [MATRIX_FILE, LATE_FILE]):
         for name in missing:
             (path / name).unlink(missing_ok=True)
-        here = LiveStore(tmp_path, redis_url=redis_url)
-        try:
+        with closing(LiveStore(tmp_path, redis_url=redis_url)) as here:
             assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
             here.upsert(Candidate("added", TEXT))
             here.delete("added")
             assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
-        finally:
-            here.close()
 
 
 def test_rows_that_redis_lost_or_that_are_damaged_come_from_elsewhere(tmp_path, ranker: WordRanker, redis_url) -> None:
@@ -191,11 +188,8 @@ def test_rows_that_redis_lost_or_that_are_damaged_come_from_elsewhere(tmp_path, 
         with closing(connect(redis_url, 5)) as client:
             client.delete(f"pe:{{{generation}}}:r:c1")
             client.setrange(f"pe:{{{generation}}}:r:c2", 20, b"damage")
-        here = LiveStore(tmp_path, redis_url=redis_url)
-        try:
+        with closing(LiveStore(tmp_path, redis_url=redis_url)) as here:
             assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
-        finally:
-            here.close()
 
 
 @pytest.mark.parametrize("lost", ["all", "redis"])
@@ -204,8 +198,7 @@ def test_a_replica_that_cannot_have_the_rows_answers_by_the_first_stage(tmp_path
     (tmp_path / "generations" / generation / LATE_FILE).unlink()
     wanted = expected(open_replica(tmp_path))
     by_id = tuple(Given(each.id, None) for each in POOL)
-    here = LiveStore(tmp_path, redis_url=redis_process.url)
-    try:
+    with closing(LiveStore(tmp_path, redis_url=redis_process.url)) as here:
         if lost == "all":
             with redis_process.client() as client:
                 client.flushall()
@@ -219,8 +212,6 @@ def test_a_replica_that_cannot_have_the_rows_answers_by_the_first_stage(tmp_path
             until(lambda: not rank(here.serving, asked(TEXT)).degraded)  # they are written in the background
             assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
         here.upsert(Candidate("c1", POOL[1].text))
-    finally:
-        here.close()
 
 
 def open_replica(root: Path) -> Serving:
@@ -232,8 +223,7 @@ def open_replica(root: Path) -> Serving:
 
 def test_updates_compaction_and_rollback_keep_the_scores(tmp_path: Path, ranker: WordRanker) -> None:
     build_store(tmp_path, POOL, ranker=ranker)
-    here = LiveStore(tmp_path)
-    try:
+    with closing(LiveStore(tmp_path)) as here:
         here.upsert(Candidate("c7", "w1 w2"), Candidate("new", "w3 w3 w9"))
         here.delete("c9")
         here.upsert(Candidate("c7", "w1 w2", {"n": 1}), Candidate("c8", "w2"))  # the first text stays as it is
@@ -250,8 +240,6 @@ def test_updates_compaction_and_rollback_keep_the_scores(tmp_path: Path, ranker:
         assert rank(here.serving, asked(TEXT)).seconds["late"] == 0
         here.live.rollback()
         assert_same(rank(here.serving, asked(TEXT, top_k=61)), wanted)
-    finally:
-        here.close()
 
 
 def test_texts_are_kept_with_their_rows(tmp_path: Path, ranker: WordRanker, redis_url: str) -> None:
@@ -265,7 +253,6 @@ def test_texts_are_kept_with_their_rows(tmp_path: Path, ranker: WordRanker, redi
     serving.ranker.represent_candidate_batch = lambda *_: pytest.fail("encoded")
     assert_same(rank(serving, sent), wanted)  # from memory
     caches.close()
-    assert caches.server is not None
     caches.server._writer.shutdown(wait=True)
     others = Caches(settings, Metrics())
     other = open_serving(tmp_path, caches=others)
@@ -279,12 +266,9 @@ def test_too_little_time_leaves_the_first_stage(ragged: Serving, monkeypatch: py
     candidates = tuple(Given(each.id, each.text) for each in POOL) if sends else None
     plain = rank(ragged, asked(TEXT, candidates=candidates))
 
-    async def scene() -> Ranked:
-        with running() as runtime:
-            monkeypatch.setattr(runtime.forwards.scheduler, "predict", lambda lane, _: 9.0 if lane == "late" else 0.0)
-            return await ranking(runtime, ragged, asked(TEXT, candidates=candidates), time.monotonic() + 5)
-
-    ranked = asyncio.run(scene())
+    with running() as runtime:
+        monkeypatch.setattr(runtime.forwards.scheduler, "predict", lambda lane, _: 9.0 if lane == "late" else 0.0)
+        ranked = asyncio.run(ranking(runtime, ragged, asked(TEXT, candidates=candidates), time.monotonic() + 5))
     assert ranked.degraded == ["late_skipped_deadline"]
     assert not ranked.exact
     assert [place.id for place in ranked.places] != [place.id for place in plain.places]
@@ -293,19 +277,17 @@ def test_too_little_time_leaves_the_first_stage(ragged: Serving, monkeypatch: py
     assert max(place.score for place in ranked.places) <= float(np.linalg.norm(codes, axis=1).max()) + 1e-4
 
 
-def test_a_slow_second_stage_is_left_when_the_time_is_over(ragged: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_second_stage_is_left_when_the_time_is_over(
+    ragged: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     let_go = threading.Event()
     monkeypatch.setattr(stages, "ANSWER_SECONDS", 3.0)  # a busy machine may take more than usual for the rest
     monkeypatch.setattr(ragged.ranker, "late_scores", lambda *_: let_go.wait(60))
-
-    async def scene() -> Ranked:
-        with running() as runtime:
-            try:
-                return await ranking(runtime, ragged, asked(TEXT), time.monotonic() + 5)
-            finally:
-                let_go.set()
-
-    ranked = asyncio.run(scene())
+    with running() as runtime:
+        try:
+            ranked = await ranking(runtime, ragged, asked(TEXT), time.monotonic() + 5)
+        finally:
+            let_go.set()
     assert ranked.degraded == ["late_skipped_deadline"]
     assert len(ranked.places) == 10
 

@@ -164,6 +164,11 @@ def test_the_server_says_what_it_is(server: Served) -> None:
     assert model["capabilities"] == ["rerank"]
 
 
+def test_no_vectors_are_kept_that_say_nothing(server: Served) -> None:
+    server.rank(context=CONTEXT, candidates=["item33", "c"])
+    assert server.app.state.resources.live.current.texts is None
+
+
 def test_rerank_routes_rank_by_words(server: Served) -> None:
     texts = [POOL[8].text, POOL[33].text]
     answer = server.client.post("/v1/rerank", json={"query": CONTEXT[1], "documents": texts})

@@ -7,14 +7,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 import httpx2
 import pytest
 from command_line import forked
-from server_process import ServerProcess
+from server_process import Callers, ServerProcess
 from service_fakes import pool
 from tiny import write_checkpoint
 from warm_python import WarmPython
@@ -33,7 +34,7 @@ SETTINGS = {"step_hours": 0, "settle_minutes": 0, "look_seconds": 0.1, "watch_sh
 CASES = {"switched": ([0.2, 0.5], 8), "withdrawn": ([0.2, 0.5], 8), "rolled back": ([0.5], 60)}
 
 
-class Town:
+class Town(Callers):
     """A store with a run that has come to its canary, a server of it, and people who ask and say how it ended.
 
     Attributes:
@@ -56,24 +57,14 @@ class Town:
         shares, watch_seconds = CASES[verdict]
         own = {"store": str(self.store.root), "canary_shares": shares, "watch_hours": watch_seconds / 3600}
         self.config.write_text("".join(f"{name} = {value!r}\n" for name, value in {**SETTINGS, **own}.items()))
-        self.failed, self.answered, self._over = list[str](), Counter[str](), Event()
+        self.failed, self.answered = list[str](), Counter[str]()
         self._base = f"http://127.0.0.1:{start(store=self.store.root, feedback='ids').ready()}"
-        self._people = [Thread(target=self._ask, args=(number,)) for number in range(3)]
-
-    def __enter__(self) -> "Town":
-        for each in self._people:
-            each.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for each in self._people:
-            each.join()
+        super().__init__(*(partial(self._ask, number) for number in range(3)))
 
     def _ask(self, number: int) -> None:
         draw, calls = random.Random(number), 0
         with httpx2.Client(base_url=self._base, timeout=30) as client:
-            while not self._over.is_set():
+            while not self.stop.is_set():
                 calls += 1
                 answer = self._posted(client, "/rank", {"context": "w1 w2", "conversation": f"{number} {calls}"})
                 if answer is not None:
@@ -106,7 +97,6 @@ class Town:
 
     def _stage(self) -> str | None:
         run = self.runs.latest()
-        assert run is not None
         return run.stage
 
     def _let_the_lease_end(self) -> None:
@@ -129,7 +119,6 @@ def test_killed_amid_canary_and_watch_it_comes_to_the_same_verdict_and_no_reques
     with town:
         killed = town.run_and_kill(warm_python, draw)
     run = town.runs.latest()
-    assert run is not None
     assert (run.verdict, town.failed) == (verdict, [])
     assert town.store.current() == (town.new if verdict == "switched" else town.live)
     assert not (town.store.root / "TRIAL").exists()

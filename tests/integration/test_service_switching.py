@@ -9,6 +9,7 @@ import httpx2
 import pytest
 from in_process import TestClient
 from served import Served, serve
+from server_process import Callers
 from service_fakes import WordRanker, build_store, load, pool
 
 from polyrank.index_builder.store import locks
@@ -20,25 +21,14 @@ SWITCHES = 20
 CLIENTS = 4
 
 
-class Load:
+class Load(Callers):
     """Clients that rank without a pause and remember what came back."""
 
     def __init__(self, server: Served, prefixes: dict[str, str]) -> None:
         self.server, self.prefixes = server, prefixes
-        self.stop = threading.Event()
         self.seen: Counter[str] = Counter()
         self.faults: list[str] = []
-        self.threads = [threading.Thread(target=self._ask) for _ in range(CLIENTS)]
-
-    def __enter__(self) -> "Load":
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        for thread in self.threads:
-            thread.join()
+        super().__init__(*[self._ask] * CLIENTS)
 
     def _ask(self) -> None:
         with httpx2.Client(base_url=self.server.url, timeout=30) as client:

@@ -360,7 +360,6 @@ def test_what_was_acknowledged_survives_a_kill(warm_python: WarmPython, real_roo
 
     process = forked(warm_python, "serve", "--store", real_root, "--port", "0", POLYRANK_THREADS="1")
     try:
-        assert process.stdout is not None
         url = process.stdout.readline().removeprefix(READY).strip()
         with ThreadPoolExecutor(3) as threads:
             writers = [threads.submit(write, worker) for worker in range(3)]

@@ -60,7 +60,6 @@ class Place:
     def serve(self, body: dict[str, Any], *options: object, path: str = "/rank") -> tuple[Ended, Any, str]:
         """Start a server, ask it, and stop it; also returns its answer, and the files that it has mapped."""
         with self._start("serve", "--store", self.store, "--port", 0, *options) as (process, errors):
-            assert process.stdout is not None
             line = process.stdout.readline()
             assert line.startswith(READY), line
             url = line.removeprefix(READY).strip().removeprefix("on ")

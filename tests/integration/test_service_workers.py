@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_process import Load, ServerProcess, get
+from server_process import Callers, Load, ServerProcess, get
 from service_fakes import pool
 from waiting import until
 
@@ -158,7 +158,7 @@ def test_one_job_at_a_time_and_any_worker_can_cancel_it(pair: Pair) -> None:
     until(lambda: pair.call("GET", f"/index/jobs/{job['id']}")["state"] == "cancelled")
 
 
-class Hammer:
+class Hammer(Callers):
     """Callers who send a key as fast as they can, each request over a connection of its own.
 
     Attributes:
@@ -169,20 +169,8 @@ class Hammer:
     def __init__(self, port: int, key: str, callers: int) -> None:
         self.url, self.key = f"http://127.0.0.1:{port}/rank", key
         self.allowed, self.refused = 0, set[tuple[int, str | None]]()
-        self.threads = [threading.Thread(target=self._call) for _ in range(callers)]
-        self.stop, self._lock = threading.Event(), threading.Lock()
-
-    def __enter__(self) -> "Hammer":
-        self._began = time.monotonic()
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop.set()
-        for thread in self.threads:
-            thread.join()
-        self.seconds = time.monotonic() - self._began
+        self._lock = threading.Lock()
+        super().__init__(*[self._call] * callers)
 
     def _call(self) -> None:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
@@ -204,12 +192,13 @@ def test_the_rate_of_a_key_holds_for_all_workers_and_those_in_their_place(start:
     (tmp_path / "keys.json").write_text(json.dumps({"keys": [{**row, **limits} for row in rows]}))
     server = start(store=pair.root, workers=2, keys_file=tmp_path / "keys.json")
     port = server.ready()
+    began = time.monotonic()
     with Hammer(port, "shop", callers=4) as hammer:
         time.sleep(1.5)
         os.kill(min(children(server)), signal.SIGKILL)
         until(lambda: server.logged().count("a worker is ready") == 1)
         time.sleep(1.5)
-    most = burst + rate * hammer.seconds
+    most = burst + rate * (time.monotonic() - began)
     assert 0.9 * most <= hammer.allowed <= most + 1
     assert hammer.refused == {(429, "1")}
     with Hammer(port, "other", callers=1) as hammer:

@@ -183,7 +183,6 @@ def test_rows_come_back_and_no_flipped_bit_other_key_or_number_passes(dtype, dim
     rows = np.frombuffer(random.randbytes(count * dim * stored.itemsize), stored).reshape(count, dim)
     value = encode(key, rows, prefix(stored, dim, ROWS_VERSION))
     [found], status = decode_rows([key], [value], stored, late)
-    assert found is not None
     assert (found.shape, found.dtype, found.tobytes(), status.tolist()) == (rows.shape, stored, rows.tobytes(), [HIT])
     flipped = []
     for bit in range(len(value) * 8):

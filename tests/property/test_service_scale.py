@@ -1,6 +1,7 @@
 """Answers of a pool that is cut into parts equal those of the same pool in one piece, to the bit."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,12 +111,9 @@ def test_where_parts_have_indexes_an_answer_that_is_called_exact_is_that_of_a_sc
 def test_a_pool_of_one_text_keeps_its_order(tmp_path: Path) -> None:
     alike = [replace(each, text="w1 w2") for each in pool(80)]
     build(WordRanker(), alike, tmp_path, BuildOptions(index="exact"), parts=5)
-    served = ServedParts(tmp_path)
-    try:
+    with closing(ServedParts(tmp_path)) as served:
         [found] = served.rank(asked(top_k=30))
         assert [place.id for place in found.places] == [each.id for each in alike[:30]]
-    finally:
-        served.close()
 
 
 @settings(max_examples=200)

@@ -34,7 +34,6 @@ def groups_of(metadata: dict[str, Any]) -> set[str]:
 
 def plain_loop(places: Sequence[RankedCandidate], request: RankRequest) -> list[str]:
     """Go through a whole ranking from the top."""
-    assert request.grouping is not None
     taken, counts, opened = [], Counter[str](), 0
     for place in places:
         if request.score_threshold is not None and place.placed_by < request.score_threshold:

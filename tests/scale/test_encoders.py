@@ -91,7 +91,6 @@ class Builder:
         self.process.wait(WITHIN_SECONDS)
         self._reader.join()
         for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
             with suppress(BrokenPipeError):
                 pipe.close()
 
@@ -116,7 +115,6 @@ class Builder:
 
     def write(self) -> None:
         """Let it write the chunk that it has announced."""
-        assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
@@ -135,7 +133,6 @@ class Builder:
 
     def rest(self) -> dict[str, Any]:
         """Let it come to its end; what it says then."""
-        assert self.process.stdin is not None
         self.process.stdin.close()  # it reads the end of the file again and again
         while "append" in (line := self.next()):
             pass

@@ -200,14 +200,12 @@ def test_a_stop_is_given_the_time_that_it_may_take(compose: dict[str, Any]) -> N
     most = drains + jobs.GRACE_SECONDS + tracing.CLOSE_SECONDS
     for name in ("api", GPU):
         grace = re.fullmatch(r"(\d+)s", compose["services"][name]["stop_grace_period"])
-        assert grace is not None
         assert most < int(grace.group(1)) < 2 * most
 
 
 def test_commands_are_those_of_polyrank(compose: dict[str, Any], stages: dict[str, Any]) -> None:
     services = compose["services"]
     build = re.search(r"exec polyrank (build .*); fi", services["builder"]["command"][0])
-    assert build is not None
     image = json.loads(_value(stages["runtime"][1], "CMD"))
     for command in (build.group(1).split(), services["api"]["command"], services[GPU]["command"], image):
         assert cli.parser().parse_args(command).run  # argparse ends the test where it knows a flag not
@@ -293,7 +291,6 @@ def test_every_alert_leads_to_its_entry_in_the_runbook_and_every_entry_has_an_al
         link = re.fullmatch(
             r'\{\{ or \$externalLabels\.runbook "([^"]+)" \}\}(#\w+)', rule["annotations"]["runbook_url"]
         )
-        assert link is not None
         assert link.groups() == (environment["RUNBOOK_URL"], f"#{rule['alert'].lower()}")  # a heading's own anchor
         assert rule["labels"]["severity"] in ("page", "ticket")
 

@@ -93,7 +93,6 @@ def unpacked(content: bytes) -> list[tuple[str, bytes]]:
     ):
         for member in tar:
             inner = tar.extractfile(member)
-            assert inner is not None
             entries.append((member.name, inner.read()))
     return entries
 

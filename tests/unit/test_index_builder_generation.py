@@ -69,7 +69,6 @@ def test_a_good_generation_opens_whole(root: Path) -> None:
     assert refused == []
     assert generation.path == newest(root)
     assert_whole(generation, ENCODER, NEW)
-    assert generation.index is not None
     assert generation.index.search(ENCODER.vector(NEW[7].text)[None], 1)[0].shape == (1, 1)
     assert (generation.model_directory / "polyrank.json").exists()
     assert sorted(generation.manifest.files) == sorted(set(FILES) - {"manifest.json"})

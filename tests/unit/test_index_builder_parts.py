@@ -163,7 +163,6 @@ def test_bad_rows_are_counted_over_the_whole_pool(store: Store) -> None:
         store.build(2, rows)
     built = store.build(2, rows, max_rejected=0.1)
     assert (built.rejected, built.count) == (1, 60)
-    assert built.rejected_log is not None
     assert "broken" in built.rejected_log.read_text()
 
 
@@ -447,7 +446,6 @@ def test_words_of_all_parts_are_counted_anew(store: Store) -> None:
     assert (result.counted, result.notes[-1][:40]) == (61, "words were counted anew, in 61 candidate")
     assert list(store.held(result.manifest, encoder).items()) == list(held.items())
     for opened in store.store.open_parts(result.generation):
-        assert opened.words is not None
         for name, array in Statistics.of(held.values()).arrays().items():
             np.testing.assert_array_equal(opened.words.table.statistics.arrays()[name], array)
         opened.close()
@@ -537,6 +535,5 @@ def test_who_is_in_a_part_is_known_by_ids_alone(store: Store) -> None:
 def test_what_is_discarded_of_a_killed_build_is_all_of_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     killed(monkeypatch, store, ENCODER, 35)
     leftover = store.store.discard_leftovers()
-    assert leftover is not None
     discard(leftover.temporary, lambda _: None)
     assert not any((store.root / "generations").iterdir())

@@ -20,7 +20,6 @@ def test_one_instant_has_many_forms(text: str) -> None:
 
 def test_a_day_lasts_from_midnight_to_midnight_in_utc() -> None:
     day = instant("2026-11-28")
-    assert day is not None
     assert (day.begin, day.end) == (instant("2026-11-28T00:00Z").begin, instant("2026-11-29T00:00Z").begin)
     assert instant("9999-12-31") is not None
     assert instant("0001-01-01T00:00+14:00") is not None

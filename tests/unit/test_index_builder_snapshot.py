@@ -106,7 +106,6 @@ def assert_words_of_all(snapshot: Snapshot, added: list[str]) -> None:
     texts = [each.text for each in pool(80)]
     expected = LexicalScore(EVIDENCE).values(SAID, WordTable.of(texts + added, Statistics.of(texts)))
     found = snapshot.word_values(SAID)
-    assert found is not None
     assert np.concatenate(found).tobytes() == expected.tobytes()
     assert (found.own.shape, found.added.shape) == ((80,), (len(added),))
 

@@ -167,7 +167,6 @@ def test_however_it_is_cut_the_table_is_that_of_all_texts(tmp_path, monkeypatch,
     monkeypatch.setattr(stages, "_LETTERS_AT_ONCE", letters)
     given = texts(100)
     opened = GenerationStore(tmp_path).open(build(HashEncoder(evidence=EVIDENCE), pool_of(given), tmp_path).generation)
-    assert opened.words is not None
     expected = WordTable.of(given, Statistics.of(given))
     assert_equal(opened.words.table, expected)
     assert 0 < len(expected.keys) < len(expected.statistics.keys), "common words are left out"
@@ -177,7 +176,6 @@ def test_however_it_is_cut_the_table_is_that_of_all_texts(tmp_path, monkeypatch,
 @pytest.mark.parametrize("given", [["?"], ["", "..."], ["lamp"]])
 def test_a_pool_with_hardly_any_words(tmp_path: Path, given: list[str]) -> None:
     opened = GenerationStore(tmp_path).open(build(HashEncoder(evidence=EVIDENCE), pool_of(given), tmp_path).generation)
-    assert opened.words is not None
     assert_equal(opened.words.table, WordTable.of(given, Statistics.of(given)))
 
 

@@ -98,12 +98,14 @@ def test_nothing_is_said_where_something_passes(snapshot: Snapshot, filter_: dic
 
 
 def test_updates_count(snapshot: Snapshot) -> None:
-    added = [Candidate("new", "a text", {"colour": "red", "price": "cheap", "shop": {"town": "Moss"}})]
+    fields = {"colour": "red", "price": "cheap", "shop": {"town": "Moss"}, "address": 5}
+    added = [Candidate("new", "a text", fields)]
     later = snapshot.updated([Update(1, added, ENCODER.of(["a text"]), ["c0", "c1", "c2"])])
     assert told(later, {"color": "red"}) == ["filter: no candidate has the field color; did you mean colour?"]
     assert told(later, {"town": "Moss"}) == ["filter: no candidate has the field town; did you mean shop.town?"]
     assert told(later, {"price": {"gte": 5}}) == ["filter: price holds strings, and the bounds are numbers"]
     both = snapshot.updated([Update(1, added, ENCODER.of(["a text"]), ["c0"])])
+    assert told(both, {"address": "Oslo"}) == ["filter: address holds numbers, and the filter asks for strings"]
     assert told(both, {"price": True})[0].startswith("filter: price holds numbers and strings, and the filter asks for")
     assert told(later, {"service": "Hotels"}) == ["filter: no candidate has the field service"], "not: did you mean it?"
     assert told(later, {"colour": "red"}) == []

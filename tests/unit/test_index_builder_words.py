@@ -49,7 +49,6 @@ def put(array: NDArray[Any], at: int, value: int) -> NDArray[Any]:
 
 def test_the_words_are_opened_with_the_evidence_of_the_model(path: Path) -> None:
     words = Generation.open(path).words
-    assert words is not None
     assert words.evidence.config == EVIDENCE
     assert len(words.table) == words.table.statistics.texts == COUNT
     said = Conversation.of("text 7")
@@ -156,14 +155,11 @@ def test_words_stay_here_if_the_matrix_does_not(path: Path, built: Path) -> None
     values, whole = (
         Snapshot.of(each).word_values(Conversation.of("text 7")) for each in (opened, Generation.open(built))
     )
-    assert values is not None
-    assert whole is not None
     assert values.own.tobytes() == whole.own.tobytes()
 
 
 def test_the_arrays_stay_on_the_disk(path: Path) -> None:
     words = Generation.open(path).words
-    assert words is not None
     for array in (*words.table.arrays().values(), words.table.statistics.keys):
         assert isinstance(array.base, np.memmap)
         assert not array.flags.writeable

@@ -68,6 +68,13 @@ def test_gains_are_the_judgements_and_nothing_below_zero(files: Files) -> None:
     assert sorted(collection.judged_gains(0).tolist()) == [0, 2]
 
 
+def test_a_query_has_a_row_of_its_own_unless_that_is_judged_to_be_right(files: Files) -> None:
+    files.queries.write_text(lines([{"_id": name, "text": name} for name in ("d1", "d2", "q")]))
+    files.qrels.write_text(HEADER + "d1\td3\t1\nd2\td2\t1\nq\td1\t1\n")
+    collection = read_collection(*files)
+    assert [collection.own_row(query) for query in range(3)] == [collection.document_ids.index("d1"), None, None]
+
+
 def test_a_limit_keeps_the_first_judged_queries(files: Files) -> None:
     assert read_collection(*files, limit=1).query_ids == ["q2"]
 

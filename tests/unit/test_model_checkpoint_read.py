@@ -18,7 +18,7 @@ import polyrank
 from polyrank.model.checkpoint.read import merge
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.text.assembly import Conversation, Truncation, Turn
 
 BASE_SEED = 5
 KINDS: dict[str, dict[str, Any]] = {
@@ -281,6 +281,11 @@ def test_encoding_nothing(base: Path) -> None:
     for cross in (made(base, **KINDS["cross"]), made(base, **KINDS["residual"])):
         pairs, _ = cross.tokenize_pairs(Conversation.of("w1"), [])
         assert cross.score_pairs(pairs).shape == (0,)
+
+
+def test_pairs_tell_what_of_them_is_not_read(base: Path) -> None:
+    _, cut = made(base, **KINDS["cross"]).tokenize_pairs(Conversation.of("w1"), ["w2 " * 99, "w3"])
+    assert cut == Truncation(candidates=1)
 
 
 def test_short_contexts_have_fewer_vectors(base: Path) -> None:

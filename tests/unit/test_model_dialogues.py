@@ -322,7 +322,6 @@ def test_a_killed_process_leaves_what_was_there(tmp_path: Path, name: str) -> No
             text=True,
             cwd=REPOSITORY,
         ) as process:
-            assert process.stdout is not None
             assert process.stdout.readline() == "written\n"
             process.kill()
         assert (path.read_bytes() if path.exists() else None) == expected

@@ -45,7 +45,6 @@ def test_what_was_put_is_found_by_its_key_alone(cache: DiskCache, directory: Pat
     assert cache.get(KEY) is None
     cache.put(KEY, FACTS, b"\n\x00blob\n")
     entry = DiskCache(directory, ROOM).get({"threads": 2, "part": "context"})
-    assert entry is not None
     assert (entry.facts, bytes(entry.data)) == (FACTS, b"\n\x00blob\n")
     assert cache.get({**KEY, "threads": 1}) is None
 
@@ -59,7 +58,6 @@ def test_a_later_entry_of_a_key_replaces_the_former_one_and_not_under_its_reader
     cache.put(KEY, FACTS, b"old")
     old = cache.get(KEY)
     cache.put(KEY, FACTS, b"new!")
-    assert old is not None
     assert (bytes(old.data), kept(cache, KEY)) == (b"old", b"new!")
 
 
@@ -224,7 +222,6 @@ def test_where_it_lies_for_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch
 
 def test_the_environment_says_where_it_lies_and_how_big_it_may_be(tmp_path: Path) -> None:
     cache = configured({DIRECTORY: str(tmp_path), SIZE: "1"})
-    assert cache is not None
     cache.put(KEY, FACTS, b"blob")
     cache.put({"part": "pair"}, FACTS, bytes(1 << 20))
     assert (kept(cache, KEY), cache.get({"part": "pair"})) == (b"blob", None)
@@ -235,7 +232,6 @@ def test_the_environment_says_where_it_lies_and_how_big_it_may_be(tmp_path: Path
 def test_nothing_in_the_environment_means_the_users_cache(usual_cache: Path) -> None:
     for variables in ({}, {DIRECTORY: "", SIZE: ""}):
         cache = configured(variables)
-        assert cache is not None
         cache.put(KEY, FACTS, bytes(1 << 20))
         entry_of(usual_cache / "compiled").unlink()
 

@@ -1,11 +1,12 @@
 """The form in which texts are compared."""
 
 import time
+from itertools import pairwise
 from unicodedata import combining, normalize
 
 import pytest
 
-from polyrank.model.text.folding import folded, folded_line
+from polyrank.model.text.folding import drawn_order, folded, folded_line
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -58,3 +59,11 @@ def test_no_text_takes_long(piece: str) -> None:
 
     small = min(seconds("a" + piece * 5_000) for _ in range(5))
     assert seconds("a" + piece * 100_000) < 100 * small + 0.1
+
+
+def test_an_order_looks_drawn_and_is_that_of_the_names_alone() -> None:
+    names = [f"{number:03}" for number in range(100)]
+    drawn = drawn_order(names)
+    assert drawn == drawn_order(names[::-1])
+    assert sorted(drawn) == names
+    assert 40 < sum(one < other for one, other in pairwise(drawn)) < 60

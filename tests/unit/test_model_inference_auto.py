@@ -262,7 +262,6 @@ def test_auto_takes_no_int8_that_is_unlike_float32(quantised: Path, tmp_path: Pa
     path = write_checkpoint(tmp_path, "mine", seed=0, architecture=architecture)
     ranker = polyrank.load(quantised_checkpoint(path, reach=0.001), backend="auto", precision="auto")
     assert ranker.precision == "float32"
-    assert ranker.choice is not None
     [why] = ranker.choice.refused.values()
     assert why.startswith("its numbers are like float32's by ")
 
@@ -272,7 +271,6 @@ def test_auto_takes_no_int8_whose_outputs_depend_on_their_batch(quantised: Path,
     monkeypatch.setattr(trials, "_is_same_together", lambda *_: False)
     ranker = polyrank.load(quantised, backend="auto", precision="auto")
     assert ranker.precision == "float32"
-    assert ranker.choice is not None
     assert ranker.choice.refused["openvino int8, candidates"] == "a text's output depends on its batch"
 
 

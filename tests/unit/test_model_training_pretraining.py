@@ -190,7 +190,6 @@ def pretrained(base: Path, data: Path, output: Path, **changed: Any) -> list[tup
         on_survey=lambda *_: None,
         watch=lambda event, _step, _steps, figures: seen.append((event, figures)),
     )
-    assert told is not None
     assert told["steps"] == own.steps
     return seen
 
@@ -281,7 +280,6 @@ def test_the_papers_recipe_learns_and_an_interrupted_run_of_it_ends_alike(base: 
         pretrain(own, Data([data]), tmp_path / "cut", on_survey=lambda *_: None, watch=watch)
     for name, resume in (("cut", True), ("whole", False)):
         told = pretrain(own, Data([data]), tmp_path / name, resume=resume, on_survey=lambda *_: None, watch=watch)
-        assert told is not None
         assert told["settings"]["recipe"] == "humeau2020"
         assert told["steps"] == 6 * (86 // 9), "nine pairs of nine tokens have 80 tokens"
     assert min(looks) < looks[0] - 0.5

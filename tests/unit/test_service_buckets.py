@@ -60,7 +60,6 @@ def start(memory: int) -> Iterator[Start]:
         command = [sys.executable, "-c", BEGIN + does, str(memory), str(rate), str(burst)]
         pipe = subprocess.PIPE
         started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=REPOSITORY, pass_fds=[memory]))
-        assert started[-1].stdout is not None
         assert started[-1].stdout.readline()
         return started[-1]
 
@@ -69,7 +68,6 @@ def start(memory: int) -> Iterator[Start]:
         each.kill()
         each.wait()
         for pipe in (each.stdin, each.stdout):
-            assert pipe is not None
             pipe.close()
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from command_line import Terminal
@@ -64,33 +65,21 @@ def test_a_build_in_chunks_shows_its_true_rate(clock: list[float]) -> None:
     ]
 
 
-def test_what_a_killed_build_had_done_does_not_count_as_work(clock: list[float]) -> None:
-    progress = Progress("candidates")
-    progress("encode", 1000, 2000)
-    clock[0] += 10
-    progress("encode", 1100, 2000)
-    assert progress.line() == "encode: 1100 of 2000, 90 s left (10 candidates/s)"
-
-
-def test_a_total_that_is_unknown_gives_no_time_left(clock: list[float]) -> None:
+@pytest.mark.parametrize(("told", "line"), [
+    ([("encode", 1000, 2000), 10, ("encode", 1100, 2000)], "encode: 1100 of 2000, 90 s left (10 rows/s)"),
+    ([("read", 0, None), 10, ("read", 500, None)], "read: 500 (50 rows/s)"),
+    ([3], "at work: 3 s"),
+    ([("encode", 0, 10), 10, ("encode", 0, 10)], "encode: 0 of 10, 10 s"),
+    ([("encode", 0, 10), 10, ("choose", 0, 1), 6], "timing searches, to choose an index: 6 s"),
+], ids=["what a killed build has done is no work", "no total", "nothing told", "it stands", "a new stage"])  # fmt: skip
+def test_what_is_shown_after_seconds(clock: list[float], told: list[Any], line: str) -> None:
     progress = Progress("rows")
-    progress("read", 0, None)
-    clock[0] += 10
-    progress("read", 500, None)
-    assert progress.line() == "read: 500 (50 rows/s)"
-
-
-def test_what_stands_says_for_how_long(clock: list[float]) -> None:
-    progress = Progress("rows")
-    clock[0] += 3
-    assert progress.line() == "at work: 3 s"
-    progress("encode", 0, 10)
-    clock[0] += 10
-    progress("encode", 0, 10)
-    assert progress.line() == "encode: 0 of 10, 10 s"
-    progress("choose", 0, 1)  # a new stage begins its own count
-    clock[0] += 6
-    assert progress.line() == "timing searches, to choose an index: 6 s"
+    for each in told:
+        if isinstance(each, int):
+            clock[0] += each
+        else:
+            progress(*each)
+    assert progress.line() == line
 
 
 def test_who_waits_elsewhere_than_at_a_terminal_sees_lines(capsys, monkeypatch) -> None:

@@ -5,7 +5,7 @@ import inspect
 import json
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -310,24 +310,23 @@ def test_numbers_that_json_has_not(call: Callable[[Any], Any]) -> None:
         call(client)
 
 
+def collecting(of: Callable[[Any], Any], seen: list[Any]) -> Callable[[Any], Any]:
+    """A call that goes through what comes one by one."""
+
+    async def every(coming: AsyncIterator[Any]) -> None:
+        async for each in coming:
+            seen.append(each)
+
+    return lambda client: seen.extend(of(client)) if isinstance(client, polyrank.Client) else every(of(client))
+
+
 STEPS = [JOB, {**JOB, "state": "running", "progress": {"done": 3, "total": 9}}]
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled"])
 def test_a_job_is_watched_to_its_end(both: Both, state: str) -> None:
     seen: list[JobOut] = []
-
-    def watch(client: Any) -> Any:
-        if isinstance(client, polyrank.Client):
-            seen.extend(client.watch("j1"))
-            return None
-
-        async def every() -> None:
-            async for job in client.watch("j1"):
-                seen.append(job)
-
-        return every()
-
+    watch = collecting(lambda client: client.watch("j1"), seen)
     last = {**JOB, "state": state, "error": "no room" if state == "failed" else None}
     answers = [ok(each) for each in (*STEPS, last)]
     if state == "succeeded":
@@ -346,21 +345,9 @@ def test_candidates_come_page_by_page(both: Both) -> None:
         ok({**page, "candidates": stored[:2], "next": "g.2"}),
         ok({**page, "candidates": stored[2:], "next": None}),
     ]
-    seen: list[str] = []
-
-    def read(client: Any) -> Any:
-        if isinstance(client, polyrank.Client):
-            seen.extend(each.id for each in client.candidates({"lang": "en"}, page=2))
-            return None
-
-        async def every() -> None:
-            async for each in client.candidates({"lang": "en"}, page=2):
-                seen.append(each.id)
-
-        return every()
-
-    both.do(read, *pages)
-    assert seen == ["c/0", "c/1", "c/2"] * 2
+    seen: list[StoredOut] = []
+    both.do(collecting(lambda client: client.candidates({"lang": "en"}, page=2), seen), *pages)
+    assert [each.id for each in seen] == ["c/0", "c/1", "c/2"] * 2
     assert [dict(each.url.params) for each in both.sent] == [
         {"limit": "2", "filter": '{"lang": "en"}'},
         {"limit": "2", "after": "g.2", "filter": '{"lang": "en"}'},

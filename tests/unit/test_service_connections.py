@@ -39,7 +39,8 @@ async def begun_after(seconds: float, begun: Sequence[str]) -> str:
     return "".join(begun)
 
 
-async def _in_order() -> None:
+async def test_one_after_the_other_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "TURN_SECONDS", 60)
     begun: list[str] = []
     turns = Turns()
     a, b, c = waiters("abc", begun)
@@ -60,12 +61,8 @@ async def _in_order() -> None:
     assert await begun_after(0.01, begun) == "abcab"
 
 
-def test_one_after_the_other_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_leaves_hands_the_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "TURN_SECONDS", 60)
-    asyncio.run(_in_order())
-
-
-async def _leaving() -> None:
     begun: list[str] = []
     turns = Turns()
     a, b, c = waiters("abc", begun)
@@ -77,12 +74,8 @@ async def _leaving() -> None:
     assert await begun_after(0.01, begun) == "ac"
 
 
-def test_who_leaves_hands_the_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "TURN_SECONDS", 60)
-    asyncio.run(_leaving())
-
-
-async def _endless() -> None:
+async def test_a_turn_that_nobody_ends_is_over_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "TURN_SECONDS", 0.01)
     begun: list[str] = []
     turns = Turns()
     for each in waiters("ab", begun):
@@ -94,11 +87,6 @@ async def _endless() -> None:
     assert begun == ["a", "b"]
 
 
-def test_a_turn_that_nobody_ends_is_over_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "TURN_SECONDS", 0.01)
-    asyncio.run(_endless())
-
-
 async def _begins(
     beginnings: Beginnings, number: int, begun: list[int], do: Callable[[], object] = list, is_known: bool = False
 ) -> None:
@@ -107,7 +95,7 @@ async def _begins(
     do()
 
 
-async def _a_few_in_a_turn() -> None:
+async def test_a_few_requests_begin_in_a_turn_of_the_loop_in_order() -> None:
     beginnings, begun = Beginnings(), list[int]()
     tasks = [asyncio.create_task(_begins(beginnings, number, begun)) for number in range(20)]
     await asyncio.sleep(0)  # all ask
@@ -122,11 +110,7 @@ async def _a_few_in_a_turn() -> None:
     assert turns >= 20 // BEGINNINGS
 
 
-def test_a_few_requests_begin_in_a_turn_of_the_loop_in_order() -> None:
-    asyncio.run(_a_few_in_a_turn())
-
-
-async def _two_lines() -> None:
+async def test_connections_that_have_had_an_answer_do_not_wait_for_a_burst_of_new_ones() -> None:
     beginnings, begun = Beginnings(), list[int]()
     asked = [(number, False) for number in range(10)] + [(number, True) for number in range(100, 103)]
     await asyncio.gather(*(_begins(beginnings, number, begun, is_known=is_known) for number, is_known in asked))
@@ -134,11 +118,8 @@ async def _two_lines() -> None:
     assert begun[6:] == [*range(3, 10)]
 
 
-def test_connections_that_have_had_an_answer_do_not_wait_for_a_burst_of_new_ones() -> None:
-    asyncio.run(_two_lines())
-
-
-async def _late() -> None:
+async def test_who_would_wait_long_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BEGIN_SECONDS", 0.1)
     beginnings, begun, found, known = Beginnings(), list[int](), list[bool](), list[bool]()
 
     def work() -> None:
@@ -151,8 +132,3 @@ async def _late() -> None:
     assert found[40], "60 wait, each for two milliseconds at least"
     assert not any(known), "none of these is on a connection that has had an answer"
     assert not beginnings.is_late(False), "nobody waits"
-
-
-def test_who_would_wait_long_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "BEGIN_SECONDS", 0.1)
-    asyncio.run(_late())

@@ -5,7 +5,8 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,14 @@ def test_the_certificate_needs_a_margin() -> None:
     assert not replace(best, bound=1.0).is_certain(3), "fewer found than asked for"
 
 
+def test_the_best_of_several_parts_keep_what_words_say_of_them() -> None:
+    scores, lexical = np.array([1.0, 3.0, 2.0]), np.array([0.1, 0.3, 0.2])
+    hits = Hits(np.arange(3), np.arange(3), scores, lexical, 9, -np.inf, "scan")
+    best = Hits.of({4: hits, 7: hits}, 3)
+    assert (best.parts.tolist(), best.rows.tolist()) == ([4, 7, 4], [1, 1, 2])
+    assert (best.scores.tolist(), best.lexical.tolist()) == ([3.0, 3.0, 2.0], [0.3, 0.3, 0.2])
+
+
 def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned: Serving) -> None:
     [stored] = only_part(scanned).generation.candidates.rows([0])
     given = (Given("c0", TEXT), Given("c0", None), Given(None, stored.text))
@@ -165,20 +174,17 @@ class SlowCross(WordCross):
         return super().score_pairs(pairs)
 
 
-def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(scanned: Serving, monkeypatch) -> None:
+async def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(scanned: Serving, monkeypatch) -> None:
     monkeypatch.setattr(
         "polyrank.service.scheduling.stages.ANSWER_SECONDS", 3.0
     )  # a busy machine may take more than usual for the rest
 
-    async def scene() -> Ranked:
-        scorer = HeldCross()
-        with running(scorer) as runtime:
-            try:
-                return await ranking(runtime, scanned, asked(TEXT, top_n=5), time.monotonic() + 5)
-            finally:
-                scorer.let_go.set()
-
-    ranked = asyncio.run(scene())
+    scorer = HeldCross()
+    with running(scorer) as runtime:
+        try:
+            ranked = await ranking(runtime, scanned, asked(TEXT, top_n=5), time.monotonic() + 5)
+        finally:
+            scorer.let_go.set()
     assert ranked.degraded == ["rerank_skipped_deadline"]
     assert all(place.cross is None for place in ranked.places)
 
@@ -191,28 +197,22 @@ def test_a_second_look_that_fails_is_left_out_and_said(scanned: Serving, monkeyp
     assert found(ranked) == found(rank(scanned, asked(TEXT)))
 
 
-def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later(scanned: Serving) -> None:
-    async def scene() -> tuple[list[list[str]], list[int]]:
-        scorer = SlowCross(0.0, Clock())
-        with running(scorer) as runtime:
-            runtime.forwards.scheduler._lanes["pair"].rate.learn(
-                100, 6000.0
-            )  # an hour for each token, learnt in a stall
-            told, batches = [], []
-            for _ in range(40):
-                ranked = await ranking(runtime, scanned, asked(TEXT, top_n=10), time.monotonic() + 60)
-                told.append(ranked.degraded)
-                batches.append(scorer.batches)
-        return told, batches
-
-    told, batches = asyncio.run(scene())
+async def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later(scanned: Serving) -> None:
+    scorer = SlowCross(0.0, Clock())
+    with running(scorer) as runtime:
+        runtime.forwards.scheduler._lanes["pair"].rate.learn(100, 6000.0)  # an hour for each token, learnt in a stall
+        told, batches = [], []
+        for _ in range(40):
+            ranked = await ranking(runtime, scanned, asked(TEXT, top_n=10), time.monotonic() + 60)
+            told.append(ranked.degraded)
+            batches.append(scorer.batches)
     skipped = told.index([])
     assert 10 < skipped < 30, "each skip lowers the estimate a little more"
     assert told == [["rerank_skipped_deadline"]] * skipped + [[]] * (40 - skipped)
     assert batches[:skipped] == [0] * skipped
 
 
-def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_path: Path, monkeypatch) -> None:
+async def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_path: Path, monkeypatch) -> None:
     def slow(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:
         for each in searches:
             each.journey.seconds["retrieve"] += 400.0  # two seconds a candidate
@@ -222,14 +222,9 @@ def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_p
     monkeypatch.setattr(retrieval, "search", slow)
     build_store(tmp_path, pool(300), index="flat")
     serving = open_serving(tmp_path)
-
-    async def scene() -> list[Ranked]:
-        with running() as runtime:
-            deadlines = (math.inf, time.monotonic() + 200.0)
-            ranked = [await ranking(runtime, serving, asked(TEXT, retrieve_k=200), each) for each in deadlines]
-        return ranked
-
-    whole, less = asyncio.run(scene())
+    with running() as runtime:
+        deadlines = (math.inf, time.monotonic() + 200.0)
+        whole, less = [await ranking(runtime, serving, asked(TEXT, retrieve_k=200), each) for each in deadlines]
     assert (whole.degraded, less.degraded) == ([], ["retrieve_k_reduced"])
     assert 32 <= less.looked_at < whole.looked_at
     assert len(less.places) == 10
@@ -248,7 +243,7 @@ def test_without_its_search_thread_only_a_restart_helps() -> None:
     runtime.close()
 
 
-def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> None:
+async def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> None:
     encoded: list[int] = []
     encode = scanned.ranker.encode_contexts
 
@@ -258,55 +253,44 @@ def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> N
         return encode(contexts)
 
     scanned.ranker.encode_contexts = watched
-
-    async def scene() -> list[Ranked]:
-        with running() as runtime:
-            ranked = await asyncio.gather(*(ranking(runtime, scanned, asked(TEXT)) for _ in range(8)))
-        return ranked
-
-    ranked = asyncio.run(scene())
+    with running() as runtime:
+        ranked = await asyncio.gather(*(ranking(runtime, scanned, asked(TEXT)) for _ in range(8)))
     assert encoded == [1]
     assert all(found(each) == found(ranked[0]) for each in ranked)
 
 
-def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: Serving) -> None:
-    async def scene() -> tuple[Ranked, Ranked]:
-        runtime, release = Runtime(RuntimeSettings(), Metrics()), threading.Event()
-        busy = asyncio.ensure_future(tokenize(runtime, lambda _: release.wait(60), ["letters " * 500], Journey()))
-        try:
-            async with asyncio.timeout(30):
-                short = await ranking(runtime, scanned, asked(TEXT))
-            long = asyncio.ensure_future(ranking(runtime, scanned, asked(" ".join([TEXT] * 100))))
-            done, _ = await asyncio.wait([long], timeout=0.1)
-            assert not done, "it would hold up the event loop"
-        finally:
-            release.set()
-        await busy
-        both = short, await long
-        runtime.close()
-        return both
-
-    short, long = asyncio.run(scene())
+async def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: Serving) -> None:
+    runtime, release = Runtime(RuntimeSettings(), Metrics()), threading.Event()
+    busy = asyncio.ensure_future(tokenize(runtime, lambda _: release.wait(60), ["letters " * 500], Journey()))
+    try:
+        async with asyncio.timeout(30):
+            short = await ranking(runtime, scanned, asked(TEXT))
+        long = asyncio.ensure_future(ranking(runtime, scanned, asked(" ".join([TEXT] * 100))))
+        done, _ = await asyncio.wait([long], timeout=0.1)
+        assert not done, "it would hold up the event loop"
+    finally:
+        release.set()
+    await busy
+    long = await long
+    runtime.close()
     assert_same(short, brute_force(scanned, TEXT, 10))
     assert len(long.places) == 10
 
 
-def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -> None:
-    async def scene() -> Ranked:
-        runtime, release = Runtime(RuntimeSettings(), Metrics()), threading.Event()
+async def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -> None:
+    release = threading.Event()
+    with running() as runtime:
         busy = asyncio.ensure_future(tokenize(runtime, lambda _: release.wait(60), ["letters " * 600], Journey()))
         try:
             async with asyncio.timeout(30):
-                return await ranking(runtime, scanned, asked(" ".join([TEXT] * 100)))
+                ranked = await ranking(runtime, scanned, asked(" ".join([TEXT] * 100)))
         finally:
             release.set()
             await busy
-            runtime.close()
-
-    assert len(asyncio.run(scene()).places) == 10
+    assert len(ranked.places) == 10
 
 
-def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(scanned: Serving, monkeypatch) -> None:
+async def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(scanned: Serving, monkeypatch) -> None:
     release, read = threading.Event(), CandidateTable.metadata
 
     def slowly(self: CandidateTable, *args: Any, **fields: Any) -> Any:
@@ -314,22 +298,18 @@ def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(scanned:
         return read(self, *args, **fields)
 
     monkeypatch.setattr(CandidateTable, "metadata", slowly)
-
-    async def scene() -> None:
-        runtime = Runtime(RuntimeSettings(), Metrics())
-        until = time.monotonic() + 0.3
-        filtered = asyncio.ensure_future(ranking(runtime, scanned, asked(TEXT, filter={"no": 1}), until))
-        try:
-            await asyncio.sleep(0.05)
-            async with asyncio.timeout(30):
-                await ranking(runtime, scanned, asked(TEXT))
-                with pytest.raises(DeadlineExceeded):
-                    await filtered
-        finally:
-            release.set()
-            runtime.close()
-
-    asyncio.run(scene())
+    runtime = Runtime(RuntimeSettings(), Metrics())
+    until = time.monotonic() + 0.3
+    filtered = asyncio.ensure_future(ranking(runtime, scanned, asked(TEXT, filter={"no": 1}), until))
+    try:
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(30):
+            await ranking(runtime, scanned, asked(TEXT))
+            with pytest.raises(DeadlineExceeded):
+                await filtered
+    finally:
+        release.set()
+        runtime.close()
 
 
 def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:
@@ -389,15 +369,9 @@ class Slow:
         for timed in (self.runtime.forwards.scheduler, self.runtime.admission):
             monkeypatch.setattr(timed, "_clock", self.clock.monotonic)
 
-    def play(self, scene: Callable[[], Any]) -> Any:
-        async def played() -> Any:
-            try:
-                return await scene()
-            finally:
-                self.ranker.may_begin.release(10**6)
-                self.runtime.close()
-
-        return asyncio.run(played())
+    def close(self) -> None:
+        self.ranker.may_begin.release(10**6)
+        self.runtime.close()
 
     def within(self, seconds: float) -> Journey:
         return Journey(self.clock.monotonic() + seconds)
@@ -422,54 +396,43 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
+def slow(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     build_store(tmp_path)
-    return Slow(tmp_path, monkeypatch)
+    with closing(Slow(tmp_path, monkeypatch, cache_mb=getattr(request, "param", 1))) as made:
+        yield made
 
 
-@pytest.fixture
-def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
-    """One that keeps nothing."""
-    build_store(tmp_path)
-    return Slow(tmp_path, monkeypatch, cache_mb=0)
-
-
-def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(forgetful: Slow) -> None:
-    async def scene() -> list[Ranked | Exception]:
-        assert isinstance(await forgetful.ask(), Ranked), "the speed is learnt"
-        forgetful.ranker.encoded.clear()
-        refused = await forgetful.ask(seconds=1200)
-        assert isinstance(refused, TimeTooShort)
-        assert not forgetful.ranker.encoded
-        with pytest.raises(TimeTooShort):
-            await embed(forgetful.runtime, forgetful.serving, TEXTS, forgetful.within(1200))
-        return [refused, await forgetful.ask(MANY[: refused.fitting], seconds=1200)]
-
-    refused, ranked = forgetful.play(scene)
+@pytest.mark.parametrize("slow", [0], indirect=True)
+async def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(slow: Slow) -> None:
+    assert isinstance(await slow.ask(), Ranked), "the speed is learnt"
+    slow.ranker.encoded.clear()
+    refused = await slow.ask(seconds=1200)
+    assert isinstance(refused, TimeTooShort)
+    assert not slow.ranker.encoded
+    with pytest.raises(TimeTooShort):
+        await embed(slow.runtime, slow.serving, TEXTS, slow.within(1200))
     assert 20 < refused.fitting < 100
-    assert isinstance(ranked, Ranked)
+    assert isinstance(await slow.ask(MANY[: refused.fitting], seconds=1200), Ranked)
 
 
-def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
+async def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
     conversation = Conversation.of(TEXT)
-
-    async def scene() -> None:
-        await score_pairs(slow.runtime, None, conversation, TEXTS, Journey())
-        with pytest.raises(TimeTooShort) as refused:
-            await score_pairs(slow.runtime, None, conversation, TEXTS, slow.within(1200))
-        fitting = refused.value.fitting
-        assert 0 < fitting < 100
-        read = await score_pairs(slow.runtime, None, conversation, TEXTS[:fitting], slow.within(1200))
-        assert len(read.scores) == fitting
-        await slow.ask(MANY[:100])
-        deadline = slow.clock.monotonic() + 700  # of the thousand seconds that it takes
-        request = asked(TEXT, candidates=MANY[:100], top_n=100)
-        assert (await ranking(slow.runtime, slow.serving, request, deadline)).degraded == ["rerank_skipped_deadline"]
-
-    slow.play(scene)
+    await score_pairs(slow.runtime, None, conversation, TEXTS, Journey())
+    with pytest.raises(TimeTooShort) as refused:
+        await score_pairs(slow.runtime, None, conversation, TEXTS, slow.within(1200))
+    fitting = refused.value.fitting
+    assert 0 < fitting < 100
+    read = await score_pairs(slow.runtime, None, conversation, TEXTS[:fitting], slow.within(1200))
+    assert len(read.scores) == fitting
+    await slow.ask(MANY[:100])
+    deadline = slow.clock.monotonic() + 700  # of the thousand seconds that it takes
+    request = asked(TEXT, candidates=MANY[:100], top_n=100)
+    assert (await ranking(slow.runtime, slow.serving, request, deadline)).degraded == ["rerank_skipped_deadline"]
 
 
-def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_can(slow: Slow, monkeypatch) -> None:
+async def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_can(
+    slow: Slow, monkeypatch
+) -> None:
     tokenize = slow.ranker.tokenize_candidates
 
     def slowly(texts: Sequence[str]) -> tuple[list[list[int]], int]:
@@ -478,35 +441,26 @@ def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_c
 
     monkeypatch.setattr(slow.ranker, "tokenize_candidates", slowly)
     monkeypatch.setattr(reading, "TEXTS_A_PART", 10)
-
-    async def scene() -> tuple[Any, Any]:
-        with pytest.raises(TimeTooShort):
-            await embed(slow.runtime, slow.serving, TEXTS, slow.within(2000))
-        refused = await slow.ask(seconds=2000)
-        assert isinstance(refused, TimeTooShort)
-        return refused, await slow.ask(MANY[: refused.fitting], seconds=2000)
-
-    refused, ranked = slow.play(scene)
+    with pytest.raises(TimeTooShort):
+        await embed(slow.runtime, slow.serving, TEXTS, slow.within(2000))
+    refused = await slow.ask(seconds=2000)
+    assert isinstance(refused, TimeTooShort)
     assert refused.fitting == 30
-    assert isinstance(ranked, Ranked)
+    assert isinstance(await slow.ask(MANY[: refused.fitting], seconds=2000), Ranked)
 
 
-def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Slow) -> None:
-    async def scene() -> list[Any]:
-        await slow.ask(MANY[:250])
-        slow.ranker.may_begin = threading.Semaphore(0)
-        other = tuple(Given(None, f"other{n} " + "w1 " * 15) for n in range(200))
-        inside = asyncio.create_task(slow.ask(other))
-        await until(lambda: slow.queued("depth") == 1)
-        before = slow.queued("tokens")
-        retry = asyncio.create_task(slow.ask())
-        await until(lambda: slow.queued("depth") == 2)
-        added = slow.queued("tokens") - before
-        slow.ranker.may_begin.release(10**6)
-        return [added, await retry, await inside]
-
-    added, *answers = slow.play(scene)
-    assert all(isinstance(each, Ranked) for each in answers)
+async def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Slow) -> None:
+    await slow.ask(MANY[:250])
+    slow.ranker.may_begin = threading.Semaphore(0)
+    other = tuple(Given(None, f"other{n} " + "w1 " * 15) for n in range(200))
+    inside = asyncio.create_task(slow.ask(other))
+    await until(lambda: slow.queued("depth") == 1)
+    before = slow.queued("tokens")
+    retry = asyncio.create_task(slow.ask())
+    await until(lambda: slow.queued("depth") == 2)
+    added = slow.queued("tokens") - before
+    slow.ranker.may_begin.release(10**6)
+    assert all(isinstance(each, Ranked) for each in (await retry, await inside))
     of_one = costs.text_tokens([MANY[100].text or ""])
     assert 50 * of_one < added < 70 * of_one, "fifty texts, and what any request costs"
 
@@ -578,25 +532,19 @@ class Steady(WordRanker):
         return self.done[before : before + count]
 
 
-def test_others_come_between_the_steps_of_a_long_tokenisation(scanned: Serving) -> None:
+async def test_others_come_between_the_steps_of_a_long_tokenisation(scanned: Serving) -> None:
     ranker = Steady()
     serving = replace(scanned, ranker=ranker)
-
-    async def scene() -> None:
-        with running() as runtime:
-            one, other = (asyncio.ensure_future(ranking(runtime, serving, asked(name * 2000))) for name in "ab")
-            assert sorted(await asyncio.to_thread(ranker.steps, 40)) in (
-                ["a"] * n + ["b"] * (40 - n) for n in (19, 20, 21)
-            )
-            async with asyncio.timeout(30):
-                await embed(runtime, serving, ["w1"], Journey())
-            one.cancel()
-            await asyncio.wait([one])
-            assert (await asyncio.to_thread(ranker.steps, 20)).count("a") <= 1, "what nobody waits for is not read"
-            assert len(ranker.done) < 1000
-            other.cancel()
-
-    asyncio.run(scene())
+    with running() as runtime:
+        one, other = (asyncio.ensure_future(ranking(runtime, serving, asked(name * 2000))) for name in "ab")
+        assert sorted(await asyncio.to_thread(ranker.steps, 40)) in (["a"] * n + ["b"] * (40 - n) for n in (19, 20, 21))
+        async with asyncio.timeout(30):
+            await embed(runtime, serving, ["w1"], Journey())
+        one.cancel()
+        await asyncio.wait([one])
+        assert (await asyncio.to_thread(ranker.steps, 20)).count("a") <= 1, "what nobody waits for is not read"
+        assert len(ranker.done) < 1000
+        other.cancel()
 
 
 class Halting(WordRanker):
@@ -623,35 +571,28 @@ class Halting(WordRanker):
 @pytest.mark.parametrize(
     ("letters", "had", "own"), [(4000, 0, 1140), (20_000, 0, 17_000), (1140, 25, 4000), (5000, 25, 16_000)]
 )
-def test_nobody_waits_for_more_than_one_step_of_twenty_slow_callers(
+async def test_nobody_waits_for_more_than_one_step_of_twenty_slow_callers(
     scanned: Serving, letters: int, had: int, own: int
 ) -> None:
     ranker = Halting(3)
     serving = replace(scanned, ranker=ranker)
-
-    async def scene() -> None:
-        with running() as runtime:
-            slow = [asyncio.ensure_future(ranking(runtime, serving, asked("s" * letters))) for _ in range(20)]
-            await asyncio.to_thread(ranker.wait, 1)
-            for turn in range(had):
-                ranker.go_on.release()
-                await asyncio.to_thread(ranker.wait, turn + 2)
-            honest = asyncio.ensure_future(ranking(runtime, serving, asked("h" * own)))
-            await asyncio.sleep(0)
-            ranker.go_on.release(1000)
-            await asyncio.gather(honest, *slow)
-
-    asyncio.run(scene())
+    with running() as runtime:
+        slow = [asyncio.ensure_future(ranking(runtime, serving, asked("s" * letters))) for _ in range(20)]
+        await asyncio.to_thread(ranker.wait, 1)
+        for turn in range(had):
+            ranker.go_on.release()
+            await asyncio.to_thread(ranker.wait, turn + 2)
+        honest = asyncio.ensure_future(ranking(runtime, serving, asked("h" * own)))
+        await asyncio.sleep(0)
+        ranker.go_on.release(1000)
+        await asyncio.gather(honest, *slow)
     assert ranker.begun.index("h") == had + 1
     assert ranker.begun.count("h") == 3
 
 
-def test_texts_are_work_however_short_they_are(scanned: Serving) -> None:
-    async def scene() -> list[str]:
-        with running() as runtime:
-            return await tokenize(runtime, lambda _: threading.current_thread().name, [""] * 1000, Journey())
-
-    names = asyncio.run(scene())
+async def test_texts_are_work_however_short_they_are(scanned: Serving) -> None:
+    with running() as runtime:
+        names = await tokenize(runtime, lambda _: threading.current_thread().name, [""] * 1000, Journey())
     assert (len(names), set(names)) == (1000, {"tokenizer-long_0"})
 
 

@@ -23,7 +23,9 @@ def events(ranking: str, count: int) -> list[Event]:
     return [Event(kind="none_good", id=f"e{number}", at=time.time(), ranking=ranking) for number in range(count)]
 
 
-def test_what_is_written_counts_though_nobody_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_written_counts_though_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reached, goes_on = threading.Event(), threading.Event()
 
     def sync(self: Growing) -> None:
@@ -33,22 +35,18 @@ def test_what_is_written_counts_though_nobody_waits_for_it(tmp_path: Path, monke
     monkeypatch.setattr(Growing, "sync", sync)
     monkeypatch.setattr(shown_replies, "_BEGAN", time.time())
     recorded = Feedback(tmp_path, None, 30, 1 << 20, Metrics())
-
-    async def give_up() -> None:
-        one, other = (recorded.identity.ranking_id(time.time() - 120) for _ in range(2))
-        being_written = asyncio.create_task(recorded.add(events(one, MOST_EVENTS)))
-        assert await asyncio.to_thread(reached.wait, 30)
-        waiting = asyncio.create_task(recorded.add(events(other, MOST_EVENTS)))
-        await asyncio.sleep(0)
-        for each in (being_written, waiting):
-            each.cancel()
-        await asyncio.wait((being_written, waiting))
-        goes_on.set()
-        with pytest.raises(TooMuchFeedback):
-            await recorded.add(events(one, 1))
-        assert (await recorded.add(events(other, MOST_EVENTS))).accepted == MOST_EVENTS
-
-    asyncio.run(give_up())
+    one, other = (recorded.identity.ranking_id(time.time() - 120) for _ in range(2))
+    being_written = asyncio.create_task(recorded.add(events(one, MOST_EVENTS)))
+    assert await asyncio.to_thread(reached.wait, 30)
+    waiting = asyncio.create_task(recorded.add(events(other, MOST_EVENTS)))
+    await asyncio.sleep(0)
+    for each in (being_written, waiting):
+        each.cancel()
+    await asyncio.wait((being_written, waiting))
+    goes_on.set()
+    with pytest.raises(TooMuchFeedback):
+        await recorded.add(events(one, 1))
+    assert (await recorded.add(events(other, MOST_EVENTS))).accepted == MOST_EVENTS
     recorded.close()
     folder = folder_of(tmp_path)
     assert sum(1 for name in names(folder) for _ in lines(folder, name)) == 2 * MOST_EVENTS

@@ -156,13 +156,18 @@ def live() -> Live:
     return Live()
 
 
+@pytest.fixture
+def compacting(live: Live) -> Compacting:
+    """Begins at a hundred changes."""
+    return Compacting(live.store, live, live.jobs, 100)
+
+
 def looks(compacting: Compacting, times: int = 1) -> None:
     for _ in range(times):
         asyncio.run(compacting.look())
 
 
-def test_it_begins_when_much_has_changed_and_once(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)
+def test_it_begins_when_much_has_changed_and_once(live: Live, compacting: Compacting) -> None:
     looks(compacting)
     live.serve("a", 99)
     looks(compacting)
@@ -172,8 +177,7 @@ def test_it_begins_when_much_has_changed_and_once(live: Live) -> None:
     assert live.jobs.started == 1
 
 
-def test_one_that_failed_is_tried_again_when_twice_as_much_has_changed(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)
+def test_one_that_failed_is_tried_again_when_twice_as_much_has_changed(live: Live, compacting: Compacting) -> None:
     for changed, started in ((150, 1), (299, 1), (300, 2)):
         live.serve("a", changed)
         looks(compacting, 2)
@@ -183,8 +187,7 @@ def test_one_that_failed_is_tried_again_when_twice_as_much_has_changed(live: Liv
     assert live.jobs.started == 3
 
 
-def test_a_few_large_changes_are_much_too(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)
+def test_a_few_large_changes_are_much_too(live: Live, compacting: Compacting) -> None:
     for size, started in ((MOST_LOG_BYTES - 1, 0), (MOST_LOG_BYTES, 1), (2 * MOST_LOG_BYTES - 1, 1)):
         live.serve("a", 1, log=size)
         looks(compacting, 2)
@@ -208,8 +211,7 @@ def test_half_as_many_changes_as_texts_are_much_where_words_count(live: Live, co
     assert live.jobs.started == 1
 
 
-def test_it_waits_for_another_job(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)
+def test_it_waits_for_another_job(live: Live, compacting: Compacting) -> None:
     live.serve("a", 100)
     live.jobs.fails = JobConflict("another")
     looks(compacting, 3)
@@ -218,22 +220,21 @@ def test_it_waits_for_another_job(live: Live) -> None:
     assert live.jobs.started == 1
 
 
-def test_never_on_a_replica_without_the_matrix(live: Live) -> None:
+def test_never_on_a_replica_without_the_matrix(live: Live, compacting: Compacting) -> None:
     live.serve("a", 1000, has_matrix=False)
-    looks(Compacting(live.store, live, live.jobs, 100), 2)
+    looks(compacting, 2)
     assert live.jobs.started == 0
 
 
-def test_never_where_it_is_switched_off_or_nothing_is_left(live: Live) -> None:
+def test_never_where_it_is_switched_off_or_nothing_is_left(live: Live, compacting: Compacting) -> None:
     live.serve("a", 1000)
     looks(Compacting(live.store, live, live.jobs, 0))
     live.serve("a", 1000, count=0)
-    looks(Compacting(live.store, live, live.jobs, 100))
+    looks(compacting)
     assert live.jobs.started == 0
 
 
-def test_nothing_is_done_while_another_than_the_active_one_is_served(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)
+def test_nothing_is_done_while_another_than_the_active_one_is_served(live: Live, compacting: Compacting) -> None:
     live.serve("stand-in", 1000)
     for active in ("active", None):
         live.store.active = active
@@ -244,8 +245,9 @@ def test_nothing_is_done_while_another_than_the_active_one_is_served(live: Live)
     assert live.jobs.started == 1
 
 
-def test_a_store_that_cannot_be_written_is_told_once(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)
+def test_a_store_that_cannot_be_written_is_told_once(
+    live: Live, compacting: Compacting, caplog: pytest.LogCaptureFixture
+) -> None:
     live.serve("a", 150)
     live.jobs.fails = OSError(errno.EROFS, "read-only")
     looks(compacting, 3)
@@ -257,8 +259,7 @@ def test_a_store_that_cannot_be_written_is_told_once(live: Live, caplog: pytest.
         assert live.jobs.started == started
 
 
-def test_what_the_system_lacks_for_the_moment_puts_nothing_off(live: Live) -> None:
-    compacting: Any = Compacting(live.store, live, live.jobs, 100)
+def test_what_the_system_lacks_for_the_moment_puts_nothing_off(live: Live, compacting: Compacting) -> None:
     live.serve("a", 150)
     live.jobs.fails = OSError(errno.EMFILE, "too many open files")
     with pytest.raises(OSError, match="too many open files"):

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 from fakes import EVIDENCE
-from service_fakes import WordRanker, build_store, count_nothing, load, only_part, pool
+from service_fakes import WordCross, WordRanker, build_store, count_nothing, load, only_part, pool
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -24,6 +24,7 @@ from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import InvalidInput, Shortage
 from polyrank.model.search.scan import Query, Status, product
 from polyrank.service.errors import NotReady
+from polyrank.service.live import models
 from polyrank.service.live.serving import Opener, SearchStatus
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
@@ -497,3 +498,10 @@ def test_a_reranker_that_counts_words_and_a_generation_without_is_said_at_every_
     told = [record for record in caplog.records if record.message == "the reranker's words do not count"]
     assert len(told) == 2 * warns
     assert [record.levelname for record in told] == ["WARNING"] * len(told)
+
+
+def test_a_reranker_has_scored_before_anybody_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: list[int] = []
+    monkeypatch.setattr(WordCross, "score_pair_batch", lambda _, pairs: scored.append(len(pairs.owners)))
+    models.warm_up_scorer(WordCross())
+    assert scored == [count for _, count in models._PAIRS]

@@ -83,6 +83,7 @@ def test_nobody_waits_for_a_reader_and_what_is_dropped_is_counted_and_told(pipe:
         for _ in range(sent):
             log.info(WIDE)
         writer.count_dropped_by(counted.append)
+        assert counted, "those that were dropped before, at once"
         while len(counted) < 2:  # the writer may only now fill the pipe, which makes room
             log.info(WIDE)
             sent += 1

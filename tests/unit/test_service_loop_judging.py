@@ -132,7 +132,6 @@ def test_slices_are_those_of_the_lines_or_how_long_contexts_are(tmp_path: Path) 
     def slices(*given: dict[str, Any]) -> list[str]:
         rows = [{"response": f"r{number}", **row} for number, row in enumerate(given)]
         examples = Examples.read(write_rows(tmp_path / "f.jsonl", rows))
-        assert examples is not None
         assert len(np.unique(examples.groups)) == len(rows)
         return list(examples.slices)
 

@@ -198,7 +198,6 @@ def test_a_lease_that_a_server_ended_whose_clock_is_behind_is_taken_again(loop: 
     loop.store._pointer.withdraw(Withdrawn(loop.new, time.time() - 1800, LEASE_ENDED))
     assert lease.why_over(since=time.time() - 60) is None
     trial = loop.store.trial()
-    assert trial is not None
     assert (trial.generation, trial.share) == (loop.new, 0.05)
 
 
@@ -252,7 +251,6 @@ def test_a_lease_is_held_while_the_loop_runs_and_only_one_runs(loop: Loop) -> No
     assert loop.goes_on().verdict == "aborted"
     thread.join()
     [trial] = seen
-    assert trial is not None
     assert trial.renewed is not None
     assert (trial.generation, trial.share, 0 <= time.time() - trial.renewed < 30) == (loop.new, 0.05, True)
 
@@ -262,7 +260,6 @@ def test_abort_where_nobody_is_at_work(loop: Loop) -> None:
     texts = loop.runs.path(loop.run.id) / ".hard.jsonl.0123456789abcdef.tmp"
     texts.touch()  # of a stage that was killed
     run = abort(loop.store.root, 0)
-    assert run is not None
     assert (run.verdict, loop.store.trial(), texts.exists()) == ("aborted", None, False)
     assert abort(loop.store.root, 0) is None
 
@@ -477,7 +474,6 @@ def test_a_stage_that_a_kill_has_left_ends_with_its_run(loop: Loop, who: str) ->
         assert loop.goes_on().verdict == "aborted"
     else:
         run = abort(loop.store.root, 5)
-        assert run is not None
         assert run.verdict == "aborted"
     assert left.wait(5) == -signal.SIGTERM
     assert not data.exists()

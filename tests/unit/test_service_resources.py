@@ -96,7 +96,9 @@ def test_the_last_rebuild_that_succeeded_is_told_and_no_compaction() -> None:
     assert told() == 7
 
 
-def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_begun_any_more_when_the_jobs_are_closed(
+    store: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.build()
     monkeypatch.setattr(resources, "LOOK_SECONDS", 0.001)
     close, told = Jobs.close, list[int]()
@@ -108,17 +110,14 @@ def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monk
         told.append(looking())
         await close(jobs)
 
-    async def run() -> None:
-        async with resources.opened(store.settings, Metrics(), OFF, Loaders(load, load, load)):
-            await asyncio.sleep(0.05)
-            told.append(looking())
-
     monkeypatch.setattr(Jobs, "close", closing)
-    asyncio.run(run())
+    async with resources.opened(store.settings, Metrics(), OFF, Loaders(load, load, load)):
+        await asyncio.sleep(0.05)
+        told.append(looking())
     assert told == [8, 0]
 
 
-def test_what_fails_is_tried_again_with_growing_pauses(store: Fixture, monkeypatch, caplog) -> None:
+async def test_what_fails_is_tried_again_with_growing_pauses(store: Fixture, monkeypatch, caplog) -> None:
     monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(resources, "LONGEST_PAUSE_SECONDS", 0.1)
     tried, enough = list[float](), threading.Event()
@@ -129,12 +128,9 @@ def test_what_fails_is_tried_again_with_growing_pauses(store: Fixture, monkeypat
             enough.set()
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    async def run() -> None:
-        async with resources.opened(store.settings, Metrics(), OFF, Loaders(load, load, load)):
-            assert await asyncio.to_thread(enough.wait, 30)
-
     monkeypatch.setattr(Live, "follow", fail)
-    asyncio.run(run())
+    async with resources.opened(store.settings, Metrics(), OFF, Loaders(load, load, load)):
+        assert await asyncio.to_thread(enough.wait, 30)
     said = [record.__dict__["fields"]["again_in_seconds"] for record in caplog.records if record.levelname == "ERROR"]
     assert said[:5] == [0.04, 0.08, 0.1, 0.1, 0.1]
     assert all(later - one >= pause - 0.001 for one, later, pause in zip(tried, tried[1:], said, strict=False))

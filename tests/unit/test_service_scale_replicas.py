@@ -131,7 +131,7 @@ def test_a_replica_that_cannot_load_is_told_ever_less_often(kept: Kept, tmp_path
         began = kept.now
         while slow.calls == told:
             kept.look()
-            time.sleep(0.01)  # the thread that loads
+            until(lambda: not any(each.loads for each in kept.replicas._parts[kept.wanted[0].part]))
             kept.now += LOAD_AGAIN_SECONDS
         told = slow.calls
         pauses.append(kept.now - began)

@@ -5,8 +5,8 @@ import gc
 import math
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -77,11 +77,12 @@ class Bench:
         work = Work(forward or self.model, values, lengths or [10] * len(values), key, **given)
         return await self.scheduler.run(lane, work, deadline)
 
-    async def hold(self) -> "asyncio.Task[Done]":
+    async def hold(self, work: Work | None = None) -> "asyncio.Task[Done]":
         """Let a first batch begin that does not end until `release`."""
         self.model.opened.clear()
         self.model.entered.clear()
-        held = self.ask(0.5)
+        work = work or Work(self.model, [0.5], [10])
+        held = asyncio.create_task(self.scheduler.run("context", work, math.inf))
         assert await asyncio.to_thread(self.model.entered.wait, 10)
         return held
 
@@ -97,17 +98,13 @@ def bench() -> Iterator[Bench]:
     made.scheduler.close()
 
 
-def behind_a_batch(bench: Bench, scene: Callable[[], Awaitable[Any]]) -> Any:
-    """What comes of a scene that begins while a batch runs; `bench.release()` ends that batch."""
-
-    async def play() -> Any:
-        held = await bench.hold()
-        outcome = await scene()
-        bench.release()
-        await held
-        return outcome
-
-    return asyncio.run(play())
+@asynccontextmanager
+async def behind_a_batch(bench: Bench) -> AsyncIterator[None]:
+    """What is asked for here waits while a batch runs, until `bench.release()`, or the end."""
+    held = await bench.hold()
+    yield
+    bench.release()
+    await held
 
 
 async def settled(*tasks: "asyncio.Task[Done]") -> list[Any]:
@@ -119,44 +116,44 @@ async def a_moment() -> None:
         await asyncio.sleep(0)
 
 
-def test_outputs_come_back_in_the_order_of_the_sequences(bench: Bench) -> None:
-    assert asyncio.run(bench.run([3, 1, 2], lengths=[5, 50, 20])).outputs == [6, 2, 4]
-    assert asyncio.run(bench.run([])).outputs == []
-
-
-def test_what_comes_while_a_batch_runs_is_the_next_batch_and_no_timer_delays_the_first(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(n) for n in range(1, 6)]
+async def queued(bench: Bench, ask: Callable[[], "list[asyncio.Task[Done]]"], later: float = 0.0) -> list[Any]:
+    """What comes of works that wait while a batch runs; it ends so many seconds later."""
+    async with behind_a_batch(bench):
+        tasks = ask()
         await a_moment()
+        bench.now += later
         bench.release()
         return await settled(*tasks)
 
-    assert [done.outputs for done in behind_a_batch(bench, scene)] == [[2], [4], [6], [8], [10]]
+
+async def test_outputs_come_back_in_the_order_of_the_sequences(bench: Bench) -> None:
+    assert (await bench.run([3, 1, 2], lengths=[5, 50, 20])).outputs == [6, 2, 4]
+    assert (await bench.run([])).outputs == []
+
+
+async def test_what_comes_while_a_batch_runs_is_the_next_batch_and_no_timer_delays_the_first(bench: Bench) -> None:
+    found = await queued(bench, lambda: [bench.ask(n) for n in range(1, 6)])
+    assert [done.outputs for done in found] == [[2], [4], [6], [8], [10]]
     assert [sorted(each) for each in bench.model.batches] == [[0.5], [1, 2, 3, 4, 5]]
 
 
-def test_a_batch_stays_within_the_budget_and_what_is_longer_goes_alone(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1, lengths=[1000]), *(bench.ask(n, lengths=[40]) for n in (2, 3, 4, 5))]
-        await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
-    assert [done.outputs for done in behind_a_batch(bench, scene)] == [[2], [4], [6], [8], [10]]
+async def test_a_batch_stays_within_the_budget_and_what_is_longer_goes_alone(bench: Bench) -> None:
+    found = await queued(bench, lambda: [bench.ask(n, lengths=[1000 if n == 1 else 40]) for n in range(1, 6)])
+    assert [done.outputs for done in found] == [[2], [4], [6], [8], [10]]
     assert [sorted(each) for each in bench.model.batches[1:]] == [[1], [2, 3], [4, 5]]
 
 
-def test_without_a_budget_each_sequence_goes_alone() -> None:
+async def test_without_a_budget_each_sequence_goes_alone() -> None:
     bench = Bench(budget=0)
-    assert asyncio.run(bench.run([1, 2, 3])).outputs == [2, 4, 6]
+    assert (await bench.run([1, 2, 3])).outputs == [2, 4, 6]
     assert sorted(map(len, bench.model.batches)) == [1, 1, 1]
     bench.scheduler.close()
 
 
-def test_a_prediction_counts_what_is_before_and_others_turns(bench: Bench) -> None:
-    asyncio.run(bench.run([0] * 10, lane="pair", forward=bench.takes(0.0164)))  # a millisecond a token, with overhead
+async def test_a_prediction_counts_what_is_before_and_others_turns(bench: Bench) -> None:
+    await bench.run([0] * 10, lane="pair", forward=bench.takes(0.0164))  # a millisecond a token, with overhead
 
-    async def scene() -> list[float]:
+    async with behind_a_batch(bench):
         alone = bench.scheduler.predict("pair", [10] * 10)
         updating = bench.ask(*range(1000), lane="candidate")
         await a_moment()
@@ -167,56 +164,53 @@ def test_a_prediction_counts_what_is_before_and_others_turns(bench: Bench) -> No
         for each in (updating, pairs):
             each.cancel()
         await a_moment()
-        return [alone, beside, behind, bench.scheduler.predict("pair", [10] * 10)]
-
-    alone, beside, behind, again = behind_a_batch(bench, scene)
+        again = bench.scheduler.predict("pair", [10] * 10)
     assert alone == again
     assert alone < beside < 3 * alone
     assert behind > beside + 0.4
 
 
-def test_the_wait_of_those_who_leave_is_counted_too(bench: Bench) -> None:
-    async def scene() -> None:
+async def test_the_wait_of_those_who_leave_is_counted_too(bench: Bench) -> None:
+    async with behind_a_batch(bench):
         gone, late = bench.ask(1), bench.ask(2, deadline=bench.now + 0.05)
         await a_moment()
         bench.now += 0.06
         gone.cancel()
         bench.release()
         await settled(gone, late)
-
-    behind_a_batch(bench, scene)
     assert bench.waited() == pytest.approx(0.12)
 
 
-def test_a_cross_encoder_that_fails_leaves_the_rest_ready(bench: Bench) -> None:
+async def test_a_cross_encoder_that_fails_leaves_the_rest_ready(bench: Bench) -> None:
     for _ in range(2 * module.MOST_FAILURES):
         with pytest.raises(InferenceFailed):
-            asyncio.run(bench.run([-1], lane="pair"))
+            await bench.run([-1], lane="pair")
     assert bench.scheduler.failed is None
 
 
-def test_a_model_that_gives_nothing_but_nonsense_has_failed(bench: Bench) -> None:
+async def test_a_model_that_gives_nothing_but_nonsense_has_failed(bench: Bench) -> None:
     for _ in range(module.MOST_FAILURES):
         with pytest.raises(InferenceFailed):
-            asyncio.run(bench.run([math.nan], lane="candidate"))
-        assert asyncio.run(bench.run([1])).outputs == [2], "the other lane works"
+            await bench.run([math.nan], lane="candidate")
+        assert (await bench.run([1])).outputs == [2], "the other lane works"
     assert bench.scheduler.failed is not None
 
 
-def test_an_old_model_is_let_go_of(bench: Bench) -> None:
-    asyncio.run(bench.run([1], forward=(short_lived := Doubler())))
+async def test_an_old_model_is_let_go_of(bench: Bench) -> None:
+    await bench.run([1], forward=(short_lived := Doubler()))
     gone = weakref.ref(short_lived)
     del short_lived
     until(lambda: gone() is None)
 
 
-def test_what_failed_is_let_go_of_at_once(bench: Bench) -> None:
+async def test_what_failed_is_let_go_of_at_once(bench: Bench) -> None:
     """Its error holds the frames that it came through, so it must not be held by one of them."""
 
     class Text(float):
         """Can be watched."""
 
-    async def scene() -> bool:
+    gc.disable()
+    try:
         text = Text(math.nan)
         gone = weakref.ref(text)
         with suppress(InferenceFailed):
@@ -224,27 +218,18 @@ def test_what_failed_is_let_go_of_at_once(bench: Bench) -> None:
         bench.model.batches.clear()
         del text
         await asyncio.to_thread(until, lambda: gone() is None)
-        return gone() is None
-
-    gc.disable()
-    try:
-        assert asyncio.run(scene())
     finally:
         gc.enable()
 
 
-def test_lanes_take_turns(bench: Bench) -> None:
+async def test_lanes_take_turns(bench: Bench) -> None:
     """A context does not wait for all the pairs that came before it."""
 
-    async def scene() -> list[Any]:
-        pairs = bench.ask(*range(1, 31), lane="pair")
-        candidates = bench.ask(*range(101, 121), lane="candidate")
-        context = bench.ask(999)
-        await a_moment()
-        bench.release()
-        return await settled(pairs, candidates, context)
-
-    behind_a_batch(bench, scene)
+    await queued(bench, lambda: [
+        bench.ask(*range(1, 31), lane="pair"),
+        bench.ask(*range(101, 121), lane="candidate"),
+        bench.ask(999),
+    ])  # fmt: skip
     firsts = [each[0] for each in bench.model.batches[1:]]
     assert firsts.index(999) <= 2, firsts
     kinds = ["pair" if each < 100 else "candidate" for each in firsts if each != 999]
@@ -253,203 +238,157 @@ def test_lanes_take_turns(bench: Bench) -> None:
 
 # Also where a long request's texts are much longer than a short one's: no batch that begins with them takes both.
 @pytest.mark.parametrize(("large", "length", "small", "within"), [(1, 10, 10, 3), (1, 50, 2, 3), (10, 10, 10, 1)])
-def test_a_small_request_passes_large_ones(bench: Bench, large: int, length: int, small: int, within: int) -> None:
-    async def scene() -> list[Any]:
-        before = [bench.ask(*range(1, 41), lengths=[length] * 40) for _ in range(large)]
+async def test_a_small_request_passes_large_ones(
+    bench: Bench, large: int, length: int, small: int, within: int
+) -> None:
+    async with behind_a_batch(bench):
+        tasks = [bench.ask(*range(1, 41), lengths=[length] * 40) for _ in range(large)]
         await a_moment()
-        passing = bench.ask(100, 101, lengths=[small, small])
+        tasks.append(bench.ask(100, 101, lengths=[small, small]))
         await a_moment()
-        bench.release()
-        return await settled(*before, passing)
-
-    behind_a_batch(bench, scene)
+    await settled(*tasks)
     assert {100, 101} <= {each for batch in bench.model.batches[1 : 1 + within] for each in batch}
 
 
-def test_large_requests_get_a_batch_of_four_however_many_small_ones_wait(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        small = [bench.ask(n, lengths=[100]) for n in range(101, 121)]
-        large = bench.ask(*range(1, 41), lengths=[50] * 40)
-        await a_moment()
-        bench.release()
-        return await settled(*small, large)
-
-    behind_a_batch(bench, scene)
+async def test_large_requests_get_a_batch_of_four_however_many_small_ones_wait(bench: Bench) -> None:
+    await queued(bench, lambda: [
+        *(bench.ask(n, lengths=[100]) for n in range(101, 121)),
+        bench.ask(*range(1, 41), lengths=[50] * 40),
+    ])  # fmt: skip
     is_large = ["L" if each[0] <= 40 else "S" for each in bench.model.batches[1:]]
     assert "SSSLSSSLSSSLSSSL" in "".join(is_large), is_large
 
 
-def test_what_is_asked_for_twice_at_the_same_time_is_done_once(bench: Bench) -> None:
-    async def scene() -> list[Any]:
+async def test_what_is_asked_for_twice_at_the_same_time_is_done_once(bench: Bench) -> None:
+    async with behind_a_batch(bench):
         tasks = [bench.ask(7, key="seven"), bench.ask(7, key="seven"), bench.ask(8, key="eight")]
         await a_moment()
         tasks[0].cancel()  # the other one still waits
         await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
-    first, second, third = behind_a_batch(bench, scene)
+    first, second, third = await settled(*tasks)
     assert isinstance(first, asyncio.CancelledError)
     assert (second.outputs, third.outputs) == ([14], [16])
     assert sorted(bench.model.batches[1]) == [7, 8]
-    assert asyncio.run(bench.run([7], key="seven")).outputs == [14], "what is done is not remembered"
+    assert (await bench.run([7], key="seven")).outputs == [14], "what is done is not remembered"
     assert len(bench.model.batches) == 3
 
 
-def test_what_nobody_waits_for_any_more_costs_nothing(bench: Bench) -> None:
-    async def scene() -> list[Any]:
+async def test_what_nobody_waits_for_any_more_costs_nothing(bench: Bench) -> None:
+    await bench.run([0], forward=bench.takes(0.1))
+    alone = bench.scheduler.predict("context", [10])
+    async with behind_a_batch(bench):
         shared = [bench.ask(7, key="seven"), bench.ask(7, key="seven")]
         gone, stays = bench.ask(*range(1, 50)), bench.ask(100)
         await a_moment()
         for each in (*shared, gone):
             each.cancel()
         await a_moment()
-        bench.release()
-        return await settled(stays)
-
-    asyncio.run(bench.run([0], forward=bench.takes(0.1)))
-    alone = bench.scheduler.predict("context", [10])
-    [stays] = behind_a_batch(bench, scene)
-    assert stays.outputs == [200]
+    assert (await stays).outputs == [200]
     assert bench.model.batches[1:] == [[100]]
     for _ in range(4):  # by the clock of the test the other batches took no time
-        asyncio.run(bench.run([0], forward=bench.takes(0.1)))
+        await bench.run([0], forward=bench.takes(0.1))
     assert bench.scheduler.predict("context", [10]) == pytest.approx(alone), "nothing is before it"
 
 
-def test_what_is_out_of_time_does_not_begin(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1, deadline=bench.now + 0.02), bench.ask(2)]
-        await a_moment()
-        bench.now += 0.05
-        bench.release()
-        return await settled(*tasks)
-
-    late, in_time = behind_a_batch(bench, scene)
+async def test_what_is_out_of_time_does_not_begin(bench: Bench) -> None:
+    late, in_time = await queued(bench, lambda: [bench.ask(1, deadline=bench.now + 0.02), bench.ask(2)], later=0.05)
     assert isinstance(late, DeadlineExceeded)
     assert in_time.outputs == [4]
     assert bench.model.batches[1:] == [[2]]
 
 
-def test_outputs_are_handed_over_as_they_are_made(bench: Bench) -> None:
+async def test_outputs_are_handed_over_as_they_are_made(bench: Bench) -> None:
     made: dict[int, float] = {}
 
     def take(positions: list[int], outputs: list[float]) -> None:
         made.update(zip(positions, outputs, strict=True))
 
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1, 2, on_batch=take), bench.ask(3, math.nan, on_batch=lambda at, _: failing.extend(at))]
-        await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
     failing: list[int] = []
-    behind_a_batch(bench, scene)
+    await queued(bench, lambda: [
+        bench.ask(1, 2, on_batch=take),
+        bench.ask(3, math.nan, on_batch=lambda at, _: failing.extend(at)),
+    ])  # fmt: skip
     assert (made, failing) == ({0: 2.0, 1: 4.0}, [0]), "what fails is not handed over"
 
 
-def test_outputs_are_handed_over_even_if_everybody_left_while_they_were_made(bench: Bench) -> None:
+async def test_outputs_are_handed_over_even_if_everybody_left_while_they_were_made(bench: Bench) -> None:
     made: list[int] = []
-
-    async def scene() -> None:
-        bench.model.opened.clear()
-        bench.model.entered.clear()
-        left = bench.ask(*range(30), on_batch=lambda positions, _: made.extend(positions))
-        assert await asyncio.to_thread(bench.model.entered.wait, 10)
-        left.cancel()
-        await a_moment()
-        bench.release()
-        await settled(left)
-        await bench.run([1])
-
-    asyncio.run(scene())
+    collects = Work(bench.model, range(30), [10] * 30, on_batch=lambda positions, _: made.extend(positions))
+    left = await bench.hold(collects)
+    left.cancel()
+    await a_moment()
+    bench.release()
+    await settled(left)
+    await bench.run([1])
     assert sorted(made) == list(range(10)), "the batch that ran, and no other"
 
 
 SECONDS = 0.01  # of a sequence of 10 tokens: ten of them fill a batch
 
 
-def measured(bench: Bench, lane: Lane = "candidate", sequences: int = 80) -> None:
+async def measured(bench: Bench, lane: Lane = "candidate", sequences: int = 80) -> None:
     """Let full batches run, so that the speed of a lane is known."""
-    asyncio.run(bench.run([0] * sequences, lane=lane, forward=bench.takes(SECONDS)))
+    await bench.run([0] * sequences, lane=lane, forward=bench.takes(SECONDS))
 
 
-def outcome(bench: Bench, sequences: int, seconds: float, lane: Lane = "candidate", **given: Any) -> Any:
+async def outcome(bench: Bench, sequences: int, seconds: float, lane: Lane = "candidate", **given: Any) -> Any:
     """What comes of a work that has so much time."""
-
-    async def scene() -> list[Any]:
-        deadline = bench.now + seconds
-        return await settled(
-            bench.ask(*[0] * sequences, lane=lane, deadline=deadline, forward=bench.takes(SECONDS), **given)
-        )
-
-    [told] = asyncio.run(scene())
+    given |= {"lane": lane, "deadline": bench.now + seconds, "forward": bench.takes(SECONDS)}
+    [told] = await settled(bench.ask(*[0] * sequences, **given))
     return told
 
 
 @pytest.mark.parametrize("lane", ["candidate", "pair"])
-def test_what_cannot_be_done_in_time_is_refused_at_once_and_told_what_fits(bench: Bench, lane: Lane) -> None:
-    measured(bench, lane)
+async def test_what_cannot_be_done_in_time_is_refused_at_once_and_told_what_fits(bench: Bench, lane: Lane) -> None:
+    await measured(bench, lane)
     before = bench.now
-    refused = outcome(bench, 1000, seconds=2.0, lane=lane)
+    refused = await outcome(bench, 1000, seconds=2.0, lane=lane)
     assert isinstance(refused, TimeTooShort)
     assert bench.now == before, "nothing of it was run"
     assert 90 < refused.fitting < 110, "half of what fits: others come in between"
     assert str(refused.fitting) in str(refused)
-    assert isinstance(outcome(bench, refused.fitting, seconds=2.0, lane=lane), Done)
+    assert isinstance(await outcome(bench, refused.fitting, seconds=2.0, lane=lane), Done)
 
 
-def test_each_refusal_in_a_row_tells_the_same_number(bench: Bench) -> None:
-    measured(bench)
-    told = [outcome(bench, 10_000, seconds=2.0) for _ in range(6)]
+async def test_each_refusal_in_a_row_tells_the_same_number(bench: Bench) -> None:
+    await measured(bench)
+    told = [await outcome(bench, 10_000, seconds=2.0) for _ in range(6)]
     assert [type(each) for each in told] == [TimeTooShort] * 6
     assert len({each.fitting for each in told}) == 1, "doubts say what is tried, not what fits"
-    assert isinstance(outcome(bench, told[-1].fitting, seconds=2.0), Done)
+    assert isinstance(await outcome(bench, told[-1].fitting, seconds=2.0), Done)
 
 
-def test_nothing_is_refused_before_the_speed_is_known_but_hopeless_work_ends_early(bench: Bench) -> None:
+async def test_nothing_is_refused_before_the_speed_is_known_but_hopeless_work_ends_early(bench: Bench) -> None:
     before = bench.now
-    assert isinstance(outcome(bench, 1000, seconds=2.0), TimeTooShort)
+    assert isinstance(await outcome(bench, 1000, seconds=2.0), TimeTooShort)
     assert bench.now - before == pytest.approx(0.8), "after the batches that are needed to tell"
 
 
-def test_small_batches_do_not_tell_how_long_large_work_takes(bench: Bench) -> None:
+async def test_small_batches_do_not_tell_how_long_large_work_takes(bench: Bench) -> None:
     for _ in range(50):
-        asyncio.run(bench.run([0], lane="candidate", forward=bench.takes(1.0)))
-    assert isinstance(outcome(bench, 150, seconds=2.0), Done)
+        await bench.run([0], lane="candidate", forward=bench.takes(1.0))
+    assert isinstance(await outcome(bench, 150, seconds=2.0), Done)
 
 
-def test_a_prediction_that_was_wrong_heals(bench: Bench) -> None:
-    asyncio.run(bench.run([0] * 200, lane="candidate", forward=bench.takes(1.0)))  # a hundred times too slow
-    told = [outcome(bench, 150, seconds=2.0) for _ in range(12)]
+async def test_a_prediction_that_was_wrong_heals(bench: Bench) -> None:
+    await bench.run([0] * 200, lane="candidate", forward=bench.takes(1.0))  # a hundred times too slow
+    told = [await outcome(bench, 150, seconds=2.0) for _ in range(12)]
     refusals = sum(isinstance(each, TimeTooShort) for each in told)
     assert 0 < refusals < 12
     assert [type(each) for each in told] == [TimeTooShort] * refusals + [Done] * (12 - refusals)
 
 
-def test_what_only_waited_too_long_is_not_told_to_send_less(bench: Bench) -> None:
-    measured(bench)
-
-    async def scene() -> list[Any]:
-        late = bench.ask(*[0] * 80, lane="candidate", deadline=bench.now + 2.0)
-        await a_moment()
-        bench.now += 1.9
-        bench.release()
-        return await settled(late)
-
-    [late] = behind_a_batch(bench, scene)
+async def test_what_only_waited_too_long_is_not_told_to_send_less(bench: Bench) -> None:
+    await measured(bench)
+    [late] = await queued(bench, lambda: [bench.ask(*[0] * 80, lane="candidate", deadline=bench.now + 2.0)], later=1.9)
     assert isinstance(late, DeadlineExceeded)
     assert len(bench.model.batches) == 1, "it did not begin"
 
 
-def test_one_that_fails_fails_alone(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1), bench.ask(-1), bench.ask(2, math.nan), bench.ask(3)]
-        await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
-    one, negative, nan, three = behind_a_batch(bench, scene)
+async def test_one_that_fails_fails_alone(bench: Bench) -> None:
+    one, negative, nan, three = await queued(
+        bench, lambda: [bench.ask(1), bench.ask(-1), bench.ask(2, math.nan), bench.ask(3)]
+    )
     assert (one.outputs, three.outputs) == ([2], [6])
     assert isinstance(negative, InferenceFailed)
     assert isinstance(nan, InferenceFailed)
@@ -457,121 +396,95 @@ def test_one_that_fails_fails_alone(bench: Bench) -> None:
     assert bench.scheduler.failed is None
 
 
-def test_after_many_failures_it_says_so_until_something_succeeds(bench: Bench) -> None:
+async def test_after_many_failures_it_says_so_until_something_succeeds(bench: Bench) -> None:
     for n in range(module.MOST_FAILURES):
         assert bench.scheduler.failed is None, n
         with pytest.raises(InferenceFailed):
-            asyncio.run(bench.run([-1, -2]))
+            await bench.run([-1, -2])
     assert bench.scheduler.failed is not None
     assert not bench.scheduler.stuck
-    assert asyncio.run(bench.run([1])).outputs == [2]
+    assert (await bench.run([1])).outputs == [2]
     assert bench.scheduler.failed is None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_when_the_thread_ends_everybody_is_told(bench: Bench) -> None:
+async def test_when_the_thread_ends_everybody_is_told(bench: Bench) -> None:
     def end(_: list[Any]) -> list[Any]:
         raise SystemExit("out of luck")
 
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1, forward=end, lane="candidate"), bench.ask(2, lane="pair")]
-        await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
-    assert [type(each) for each in behind_a_batch(bench, scene)] == [InferenceFailed] * 2
+    found = await queued(bench, lambda: [bench.ask(1, forward=end, lane="candidate"), bench.ask(2, lane="pair")])
+    assert [type(each) for each in found] == [InferenceFailed] * 2
     until(lambda: bench.scheduler.stuck)
     assert "out of luck" in (bench.scheduler.failed or "")
     with pytest.raises(InferenceFailed, match="out of luck"):
-        asyncio.run(bench.run([1]))
+        await bench.run([1])
 
 
-def test_a_thread_that_is_silent_for_too_long_is_stuck(bench: Bench) -> None:
-    async def scene() -> list[bool]:
-        told = []
+async def test_a_thread_that_is_silent_for_too_long_is_stuck(bench: Bench) -> None:
+    told = []
+    async with behind_a_batch(bench):
         for seconds in (module.STUCK_SECONDS - 1, 2):
             bench.now += seconds
             told.append(bench.scheduler.stuck)
-        return told
-
-    assert behind_a_batch(bench, scene) == [False, True]
+    assert told == [False, True]
 
 
-def test_sequences_of_two_models_never_meet(bench: Bench) -> None:
+async def test_sequences_of_two_models_never_meet(bench: Bench) -> None:
     other = Doubler()
 
-    async def scene() -> list[Any]:
-        tasks = [bench.ask(1), bench.ask(2, forward=other), bench.ask(3), bench.ask(1, key="x", forward=other)]
-        tasks.append(bench.ask(1, key="x"))
-        await a_moment()
-        bench.release()
-        return await settled(*tasks)
-
-    assert [done.outputs for done in behind_a_batch(bench, scene)] == [[2], [4], [6], [2], [2]]
+    found = await queued(bench, lambda: [
+        bench.ask(1), bench.ask(2, forward=other), bench.ask(3), bench.ask(1, key="x", forward=other),
+        bench.ask(1, key="x"),
+    ])  # fmt: skip
+    assert [done.outputs for done in found] == [[2], [4], [6], [2], [2]]
     assert sorted(each for batch in other.batches for each in batch) == [1, 2]
     assert sorted(each for batch in bench.model.batches for each in batch) == [0.5, 1, 1, 3]
 
 
-def test_closing_finishes_what_runs_and_tells_what_waits(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        held, waiting = await bench.hold(), bench.ask(1)
+async def test_closing_finishes_what_runs_and_tells_what_waits(bench: Bench) -> None:
+    held, waiting = await bench.hold(), bench.ask(1)
+    await a_moment()
+    closing = asyncio.create_task(asyncio.to_thread(bench.scheduler.close))
+    late = bench.ask(2)
+    await a_moment()
+    while not late.done():  # it is let in until the closing has begun
+        late.cancel()
         await a_moment()
-        closing = asyncio.create_task(asyncio.to_thread(bench.scheduler.close))
         late = bench.ask(2)
         await a_moment()
-        while not late.done():  # it is let in until the closing has begun
-            late.cancel()
-            await a_moment()
-            late = bench.ask(2)
-            await a_moment()
-        assert isinstance(late.exception(), InferenceFailed)
-        bench.release()
-        await closing
-        return await settled(held, waiting)
-
-    held, waiting = asyncio.run(scene())
+    assert isinstance(late.exception(), InferenceFailed)
+    bench.release()
+    await closing
+    held, waiting = await settled(held, waiting)
     assert held.outputs == [1.0]
     assert isinstance(waiting, InferenceFailed)
 
 
-def test_the_wait_is_told_and_counted(bench: Bench) -> None:
-    async def scene() -> Any:
-        task = bench.ask(1)
-        await a_moment()
-        bench.now += 0.05
-        bench.release()
-        return await task
-
-    assert behind_a_batch(bench, scene).waited == pytest.approx(0.05)
+async def test_the_wait_is_told_and_counted(bench: Bench) -> None:
+    [done] = await queued(bench, lambda: [bench.ask(1)], later=0.05)
+    assert done.waited == pytest.approx(0.05)
     assert bench.waited() == pytest.approx(0.05)
     registry = bench.metrics.registry
     assert registry.get_sample_value("polyrank_batch_size_count", {"lane": "context"}) == 2
 
 
 @pytest.mark.parametrize(("seconds", "of_the_other"), [(0.2, 0.0), (0.5, 0.5)])
-def test_who_is_cancelled_is_told_how_long_the_thread_has_worked_for_it(
+async def test_who_is_cancelled_is_told_how_long_the_thread_has_worked_for_it(
     bench: Bench, seconds: float, of_the_other: float
 ) -> None:
     """And not how long it worked for others, unless it hung there."""
-
-    async def scene() -> list[float]:
-        runs, waits = Work(bench.model, [1.0], [10]), Work(bench.model, [2.0], [10])
-        bench.model.opened.clear()
-        bench.model.entered.clear()
-        running = asyncio.create_task(bench.scheduler.run("context", runs, math.inf))
-        assert await asyncio.to_thread(bench.model.entered.wait, 10)
-        waiting = asyncio.create_task(bench.scheduler.run("context", waits, math.inf))
-        await a_moment()
-        bench.now += seconds
-        for each in (running, waiting):
-            each.cancel()
-        assert [type(each) for each in await settled(running, waiting)] == [asyncio.CancelledError] * 2
-        return [runs.had, waits.had]
-
-    assert asyncio.run(scene()) == [pytest.approx(seconds), pytest.approx(of_the_other)]
+    runs, waits = Work(bench.model, [1.0], [10]), Work(bench.model, [2.0], [10])
+    running = await bench.hold(runs)
+    waiting = asyncio.create_task(bench.scheduler.run("context", waits, math.inf))
+    await a_moment()
+    bench.now += seconds
+    for each in (running, waiting):
+        each.cancel()
+    assert [type(each) for each in await settled(running, waiting)] == [asyncio.CancelledError] * 2
+    assert [runs.had, waits.had] == [pytest.approx(seconds), pytest.approx(of_the_other)]
 
 
-def test_who_is_cancelled_while_its_batch_ends_is_cancelled(bench: Bench) -> None:
+async def test_who_is_cancelled_while_its_batch_ends_is_cancelled(bench: Bench) -> None:
     class Ending(Work):
         """Its batch ends when somebody has looked whether it runs."""
 
@@ -584,20 +497,13 @@ def test_who_is_cancelled_while_its_batch_ends_is_cancelled(bench: Bench) -> Non
         def runs_since(self, since: float | None) -> None:
             self._since = since
 
-    async def scene() -> Any:
-        runs = Ending(bench.model, [1.0], [10])
-        bench.model.opened.clear()
-        bench.model.entered.clear()
-        running = asyncio.create_task(bench.scheduler.run("context", runs, math.inf))
-        assert await asyncio.to_thread(bench.model.entered.wait, 10)
-        running.cancel()
-        return await settled(running)
-
-    assert [type(each) for each in asyncio.run(scene())] == [asyncio.CancelledError]
+    running = await bench.hold(Ending(bench.model, [1.0], [10]))
+    running.cancel()
+    assert [type(each) for each in await settled(running)] == [asyncio.CancelledError]
 
 
-def test_a_batch_that_fails_at_once_does_not_make_work_look_cheap(bench: Bench) -> None:
-    asyncio.run(bench.run(range(200), lane="pair", forward=bench.takes(0.001)))
+async def test_a_batch_that_fails_at_once_does_not_make_work_look_cheap(bench: Bench) -> None:
+    await bench.run(range(200), lane="pair", forward=bench.takes(0.001))
     before = bench.scheduler.predict("pair", [10] * 200)
 
     def fail(_: list[Any]) -> list[Any]:
@@ -605,13 +511,13 @@ def test_a_batch_that_fails_at_once_does_not_make_work_look_cheap(bench: Bench) 
         raise ValueError("no")
 
     with pytest.raises(InferenceFailed):
-        asyncio.run(bench.run(range(10), lane="pair", forward=fail))
+        await bench.run(range(10), lane="pair", forward=fail)
     assert bench.scheduler.predict("pair", [10] * 200) == before
 
 
-def test_what_work_costs_is_learnt(bench: Bench) -> None:
+async def test_what_work_costs_is_learnt(bench: Bench) -> None:
     assert bench.scheduler.predict("pair", [10]) == 0, "nothing is known yet"
-    asyncio.run(bench.run(range(200), lane="pair", forward=bench.takes(0.001)))
+    await bench.run(range(200), lane="pair", forward=bench.takes(0.001))
     few, many = bench.scheduler.predict("pair", [10]), bench.scheduler.predict("pair", [10] * 200)
     assert few < many
     assert 0.1 < many < 2

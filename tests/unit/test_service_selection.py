@@ -132,12 +132,10 @@ def test_each_search_leaves_out_what_is_full() -> None:
     request = asked(top_k=2, grouping=Grouping("topic", 2), filter={"n": 1})
     filling = selection.Filling(request, placed("a", "a", "a", "a"))
     more = filling.next_search()
-    assert more is not None
     assert more.filter == {"$and": [{"n": 1}, {"$not": {"topic": ["a"]}}]}
     assert (more.depth, more.grouping) == (8, None)
     filling.add(placed("b", *"cdefghi", start=4))
     last = filling.next_search()
-    assert last is not None
     assert last.filter == {"$and": [{"n": 1}, {"topic": ["b"]}, {"$not": {"topic": ["a"]}}]}
     filling.add([])
     assert filling.next_search() is None, "the pool holds no more"
@@ -237,7 +235,6 @@ def test_the_languages_are_those_of_the_model_that_placed_the_first_result() -> 
     read, unread, seen = ranked((9.0, 4.0)), ranked((9.0, None)), {"de": 7}
     for found, known in ((read, True), (unread, False)):
         told = decided(0.2, found, English(), German(), True, seen)
-        assert told is not None
         assert (told.answer, told.probability is not None) == (known, known)
         assert told.reason == (None if known else "language")
 

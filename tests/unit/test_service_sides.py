@@ -194,16 +194,12 @@ def test_an_answer_without_its_second_stage_is_none() -> None:
 
 
 @pytest.mark.parametrize("by", ["trial", "live"])
-def test_whoever_hangs_up_ends_both_and_is_counted_nowhere(by: str) -> None:
+async def test_whoever_hangs_up_ends_both_and_is_counted_nowhere(by: str) -> None:
     asked = Asked(**({"trial": raising(RankingError("no"))} if by == "live" else {}), **{by: hang})
-
-    async def hang_up() -> None:
-        asking = asyncio.ensure_future(asked.asking(0.1))
-        await asyncio.sleep(0.01)
-        assert asked.asked[-1] == by
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-
-    asyncio.run(hang_up())
+    asking = asyncio.ensure_future(asked.asking(0.1))
+    await asyncio.sleep(0.01)
+    assert asked.asked[-1] == by
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
     assert asked.canary.asked == 0

@@ -6,8 +6,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +31,7 @@ class Text:
     """Can be watched."""
 
 
-class Fixture:
+class Steps:
     """A thread that is busy until the gate opens, and the names of the steps that it did then."""
 
     def __init__(self, thread: FairThread) -> None:
@@ -56,93 +56,76 @@ class Fixture:
         return waiting
 
 
-def played(scenario: Callable[[Fixture], Awaitable[None]]) -> list[str]:
-    fixture = Fixture(FairThread("steps"))
-
-    async def play() -> None:
-        await asyncio.wait_for(scenario(fixture), 20)
-
-    try:
-        asyncio.run(play())
-    finally:
-        fixture.gate.set()
-        fixture.thread.close()
-    return fixture.done
+@pytest.fixture
+def steps() -> Iterator[Steps]:
+    made = Steps(FairThread("steps"))
+    yield made
+    made.gate.set()
+    made.thread.close()
 
 
-def test_who_had_the_fewest_steps_goes_first_then_who_has_the_fewest_letters_then_who_came_first() -> None:
-    async def scenario(fixture: Fixture) -> None:
-        first = await fixture.busy()
-        places = [("late", 2, 5), ("long", 0, 90), ("had one", 1, 5), ("few", 0, 30), ("few, too", 0, 30)]
-        waiting = [await fixture.queue(*place) for place in places]
-        fixture.gate.set()
-        await asyncio.gather(first, *waiting)
-
-    assert played(scenario) == ["few", "few, too", "long", "had one", "late"]
-
-
-def test_no_number_of_small_ones_starves_a_large_one() -> None:
-    async def scenario(fixture: Fixture) -> None:
-        first = await fixture.busy()
-        waiting = [await fixture.queue("large", 0, 10**6)]
-        waiting += [await fixture.queue("small", 0, 1) for _ in range(5 * OLDEST_EVERY)]
-        fixture.gate.set()
-        await asyncio.gather(first, *waiting)
-
-    assert played(scenario).index("large") < OLDEST_EVERY
+async def test_who_had_the_fewest_steps_goes_first_then_who_has_the_fewest_letters_then_who_came_first(
+    steps: Steps,
+) -> None:
+    first = await steps.busy()
+    places = [("late", 2, 5), ("long", 0, 90), ("had one", 1, 5), ("few", 0, 30), ("few, too", 0, 30)]
+    waiting = [await steps.queue(*place) for place in places]
+    steps.gate.set()
+    await asyncio.gather(first, *waiting)
+    assert steps.done == ["few", "few, too", "long", "had one", "late"]
 
 
-def test_what_is_cancelled_is_not_done_and_no_other_is_left_for_it() -> None:
-    async def scenario(fixture: Fixture) -> None:
-        first = await fixture.busy()
-        left, kept = await fixture.queue("left", 0, 1), await fixture.queue("kept", 0, 2)
-        left.cancel()
-        with suppress(asyncio.CancelledError):
-            await left
-        fixture.gate.set()
-        await asyncio.gather(first, kept)
-
-    assert played(scenario) == ["kept"]
+async def test_no_number_of_small_ones_starves_a_large_one(steps: Steps) -> None:
+    first = await steps.busy()
+    waiting = [await steps.queue("large", 0, 10**6)]
+    waiting += [await steps.queue("small", 0, 1) for _ in range(5 * OLDEST_EVERY)]
+    steps.gate.set()
+    await asyncio.gather(first, *waiting)
+    assert steps.done.index("large") < OLDEST_EVERY
 
 
-def test_what_is_cancelled_is_let_go_of_at_once() -> None:
-    async def scenario(fixture: Fixture) -> None:
-        first, text = await fixture.busy(), Text()
-        watched, step = WeakSet([text]), partial(id, text)
-        left = asyncio.ensure_future(fixture.thread.run(9, 9, step, Journey()))
-        await asyncio.sleep(0)
-        left.cancel()
-        await asyncio.wait([left])
-        del text, step, left
-        gc.collect()
-        assert not watched, "others may go before it for ever"
-        fixture.gate.set()
-        await first
-
-    played(scenario)
+async def test_what_is_cancelled_is_not_done_and_no_other_is_left_for_it(steps: Steps) -> None:
+    first = await steps.busy()
+    left, kept = await steps.queue("left", 0, 1), await steps.queue("kept", 0, 2)
+    left.cancel()
+    with suppress(asyncio.CancelledError):
+        await left
+    steps.gate.set()
+    await asyncio.gather(first, kept)
+    assert steps.done == ["kept"]
 
 
-def test_what_waits_when_the_thread_closes_is_cancelled() -> None:
-    async def scenario(fixture: Fixture) -> None:
-        first = await fixture.busy()
-        waiting = [await fixture.queue(f"{had}", had, 1) for had in (3, 2)]
-        closing = asyncio.ensure_future(asyncio.to_thread(fixture.thread.close))
-        await asyncio.sleep(0.01)
-        fixture.gate.set()
-        await asyncio.gather(closing, first)
-        ended = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [type(each) for each in ended] == [asyncio.CancelledError] * 2
+async def test_what_is_cancelled_is_let_go_of_at_once(steps: Steps) -> None:
+    first, text = await steps.busy(), Text()
+    watched, step = WeakSet([text]), partial(id, text)
+    left = asyncio.ensure_future(steps.thread.run(9, 9, step, Journey()))
+    await asyncio.sleep(0)
+    left.cancel()
+    await asyncio.wait([left])
+    del text, step, left
+    gc.collect()
+    assert not watched, "others may go before it for ever"
+    steps.gate.set()
+    await first
 
-    assert played(scenario) == []
+
+async def test_what_waits_when_the_thread_closes_is_cancelled(steps: Steps) -> None:
+    first = await steps.busy()
+    waiting = [await steps.queue(f"{had}", had, 1) for had in (3, 2)]
+    closing = asyncio.ensure_future(asyncio.to_thread(steps.thread.close))
+    await asyncio.sleep(0.01)
+    steps.gate.set()
+    await asyncio.gather(closing, first)
+    ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in ended] == [asyncio.CancelledError] * 2
+    assert steps.done == []
 
 
-def test_an_error_is_its_step_s_alone() -> None:
-    async def scenario(fixture: Fixture) -> None:
-        with pytest.raises(ZeroDivisionError):
-            await fixture.thread.run(0, 0, lambda: 1 // 0, Journey())
-        await (await fixture.queue("next", 0, 0))
-
-    assert played(scenario) == ["next"]
+async def test_an_error_is_its_step_s_alone(steps: Steps) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await steps.thread.run(0, 0, lambda: 1 // 0, Journey())
+    await (await steps.queue("next", 0, 0))
+    assert steps.done == ["next"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives threads priorities of their own")
@@ -167,11 +150,8 @@ def test_where_no_priority_can_be_set_the_thread_works_on(monkeypatch: pytest.Mo
         raise PermissionError
 
     monkeypatch.setattr(os, "setpriority", refuse)
-    thread = FairThread("lower", lower_priority)
-    try:
+    with closing(FairThread("lower", lower_priority)) as thread:
         assert asyncio.run(thread.run(0, 0, lambda: 7, Journey())) == 7
-    finally:
-        thread.close()
 
 
 async def _failing(*_: Any) -> None:
@@ -194,11 +174,8 @@ async def _on_a_thread() -> None:
     def fails() -> None:
         raise ZeroDivisionError
 
-    threads = stages.Threads("test", 1)
-    try:
+    with closing(stages.Threads("test", 1)) as threads:
         await threads.run(fails, Journey())
-    finally:
-        threads.close()
 
 
 async def _in_a_batch() -> None:
@@ -278,7 +255,7 @@ async def sought(runtime: Runtime, journey: Journey) -> None:
     await LocalPart.search(part, runtime, PoolQuery(RankRequest(conversation=Conversation(()))), encode, journey)
 
 
-def test_a_search_that_begins_at_once_makes_no_queueing_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_that_begins_at_once_makes_no_queueing_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, one = threading.Event(), Journey()
 
     def search(searches: Sequence[Any], _threads: int | None) -> list[None]:
@@ -287,25 +264,22 @@ def test_a_search_that_begins_at_once_makes_no_queueing_below_zero(monkeypatch: 
             time.sleep(0.04)
         return [None]
 
-    async def play() -> None:
-        with running() as runtime:
-            changed = runtime.searches._changed
-
-            def interrupted() -> None:
-                """The caller goes on only in the middle of the search."""
-                changed.__class__.notify(changed)
-                changed.release()
-                assert begun.wait(10)
-                time.sleep(0.02)
-                changed.acquire()
-
-            with monkeypatch.context() as patched:
-                patched.setattr(changed, "notify", interrupted)
-                await sought(runtime, one)
-
     monkeypatch.setattr(retrieval, "search", search)
     monkeypatch.setattr(retrieval, "part_found", lambda *_: SimpleNamespace(plan="scan"))
-    asyncio.run(play())
+    with running() as runtime:
+        changed = runtime.searches._changed
+
+        def interrupted() -> None:
+            """The caller goes on only in the middle of the search."""
+            changed.__class__.notify(changed)
+            changed.release()
+            assert begun.wait(10)
+            time.sleep(0.02)
+            changed.acquire()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(changed, "notify", interrupted)
+            await sought(runtime, one)
     assert one.seconds["retrieve"] > 0
     assert one.seconds["queue"] >= 0
 

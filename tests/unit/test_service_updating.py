@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -212,8 +212,7 @@ def test_updates_are_taken_over_while_a_switch_is_under_way(root: Path, there: L
             assert go_on.wait(60)
         return load(path)
 
-    here = LiveStore(root, slow)
-    try:
+    with closing(LiveStore(root, slow)) as here:
         with ThreadPoolExecutor(1) as threads:
             switch = threads.submit(here.live.activate, wanted)
             try:
@@ -227,8 +226,6 @@ def test_updates_are_taken_over_while_a_switch_is_under_way(root: Path, there: L
                 go_on.set()
             assert switch.result().generation.id == wanted
         assert list(here.texts())[-2:] == ["a", "b"]
-    finally:
-        here.close()
 
 
 def test_only_so_many_updates_wait(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,16 +248,13 @@ def test_what_is_served_in_the_active_one_s_place_is_not_updated(root: Path) -> 
     bad = build_store(root, pool(10, "d"))
     path = root / "generations" / bad / "embeddings.bin"
     path.write_bytes(path.read_bytes()[:-1])
-    live = LiveStore(root)
-    try:
+    with closing(LiveStore(root)) as live:
         assert live.serving.generation.id != bad
         with pytest.raises(NotReady, match=bad):
             live.upsert(Candidate("a", "w1"))
         with pytest.raises(NotReady, match=bad):
             live.delete("c1")
         assert live.serving.snapshot.revision == 0
-    finally:
-        live.close()
 
 
 def test_nothing_served_is_not_ready(tmp_path: Path) -> None:
@@ -270,26 +264,22 @@ def test_nothing_served_is_not_ready(tmp_path: Path) -> None:
     live.close()
 
 
-def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore) -> None:
+async def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore) -> None:
     turn, begun = threading.Event(), threading.Event()
 
     def hold() -> None:
         begun.set()
         assert turn.wait(10)
 
-    async def attempt() -> None:
-        # What an update looks up first waits behind these.
-        holding = [asyncio.wrap_future(here.runtime.candidates.submit(hold)) for _ in range(4)]
-        await asyncio.to_thread(begun.wait, 10)
-        writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
-        await asyncio.sleep(0.02)
-        writing.cancel()
-        turn.set()
-        await asyncio.gather(*holding)
-        with pytest.raises(asyncio.CancelledError):
-            await writing
-
-    asyncio.run(attempt())
+    holding = [asyncio.wrap_future(here.runtime.candidates.submit(hold)) for _ in range(4)]
+    await asyncio.to_thread(begun.wait, 10)
+    writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
+    await asyncio.sleep(0.02)
+    writing.cancel()
+    turn.set()
+    await asyncio.gather(*holding)
+    with pytest.raises(asyncio.CancelledError):
+        await writing
     here.live.take_over()
     assert "a" not in here.texts()
     assert here.serving.snapshot.revision == 0

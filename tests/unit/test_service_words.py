@@ -131,7 +131,6 @@ def test_an_index_that_words_were_not_chosen_for_is_not_searched(serving: Servin
     read = retrieval.read_words(
         only_part(serving), replace(request, exact=True)
     )  # as where a GPU scans, and fails afterwards
-    assert read is not None
     assert read[2] is None
     [found] = retrieval.search([retrieval.PoolSearch(only_part(serving), request, codes, Journey(), read)])
     assert (found.plan, found.bound) == ("scan", -np.inf)
@@ -143,7 +142,6 @@ def test_requests_find_what_a_build_measures(tmp_path: Path) -> None:
     serving = open_serving(tmp_path)
     generation = only_part(serving).generation
     assert generation.index is not None
-    assert generation.words is not None
     for seed in range(20):
         request = asked(" ".join(np.random.default_rng(seed).choice(WORDS, size=4)), top_k=100)
         [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
@@ -175,26 +173,20 @@ def test_what_an_index_finds_among_those_that_a_filter_lets_through_equals_brute
     assert certified >= 6
 
 
-def test_few_requests_at_a_time_hold_what_words_say_for_every_row(serving: Serving, monkeypatch) -> None:
+async def test_few_requests_at_a_time_hold_what_words_say_for_every_row(serving: Serving, monkeypatch) -> None:
     held: list[weakref.ref[NDArray[np.float32]]] = []
     most = 0
 
     def counted(*given: Any) -> PoolWords | None:
         nonlocal most
         words = pool_words(*given)
-        assert words is not None
         held.append(weakref.ref(words.own.values))
         most = max(most, sum(each() is not None for each in held))
         return words
 
-    async def many() -> None:
-        with running() as held_up:
-            await asyncio.gather(
-                *(ranking(held_up, serving, asked(f"w1 w{n % 40} {n}", exact=True)) for n in range(150))
-            )
-
     monkeypatch.setattr(retrieval, "pool_words", counted)
-    asyncio.run(many())
+    with running() as held_up:
+        await asyncio.gather(*(ranking(held_up, serving, asked(f"w1 w{n % 40} {n}", exact=True)) for n in range(150)))
     assert len(held) == 150
     assert 1 <= most <= runtime.MOST_WORDS + runtime.CANDIDATE_THREADS
 
@@ -289,7 +281,6 @@ def test_words_of_turns_count_as_little_for_the_reranker_whatever_ranked_before(
     candidates = tuple(Given(None, text) for text in texts)
     placed = rank(serving, asked(TEXT, candidates=candidates, top_n=4), Crowded()).places
     words, scorer = serving.generation.words, Crowded()
-    assert words is not None
     table = words.table_of(texts)
     share = scorer.evidence.turns_share(Conversation.of(TEXT), [table])
     assert share < 0.9
@@ -316,7 +307,6 @@ def test_texts_that_are_scored_as_pairs_count_words_as_the_generation_has_them(s
             return await score_pairs(held, words, conversation, texts, Journey())
 
     words = serving.generation.words
-    assert words is not None
     with_words, alone = asyncio.run(scored(words)), asyncio.run(scored(None))
     values = CrossOfWords.evidence.values(conversation, words.table_of(texts))
     assert with_words.scores.tolist() == CrossOfWords.evidence.scores(alone.scores, values).tolist()

@@ -1,4 +1,4 @@
-"""Where a server's time goes: what counts as work, how wide it is drawn, and tables that add up."""
+"""Where a server's time goes: tables that add up."""
 
 import json
 import os
@@ -11,9 +11,7 @@ import pytest
 from benchmarks.gpu.model_speed import POLY
 from benchmarks.load import drive, overhead
 from benchmarks.load.figures import Answer
-from benchmarks.load.flame import Box, boxes
 from benchmarks.load.overhead import overhead_ms, processor_ms, rows, waits
-from benchmarks.load.profile import folded
 from benchmarks.load.stamped import PARTS
 from benchmarks.load.threads import spent
 from benchmarks.random_models import TINY, loaded, write_base
@@ -21,40 +19,11 @@ from benchmarks.random_models import TINY, loaded, write_base
 from polyrank.model.inference.runners import Runner
 
 
-def test_threads_that_wait_and_frames_that_all_have_are_left_out() -> None:
-    lines = [
-        "thread (7): search_0;Thread.run (threading.py:982);top_k (model/search/topk.py:3) 5",
-        "thread (7): search_0;Thread.run (threading.py:982);_worker (concurrent/futures/thread.py:81) 70",
-        "thread (8): model;Scheduler._step (service/scheduling/scheduler.py:192);Condition.wait (threading.py:331) 9",
-        "thread (6): MainThread;<module> (polyrank:8);Runner.run (asyncio/runners.py:118);post (service/http/a.py:1) 3",
-        "thread (6): MainThread;<module> (polyrank:8);Runner.run (asyncio/runners.py:118);get (service/http/b.py:1) 1",
-        "thread (9);Thread.run (threading.py:982);run (a.py:1) 1",
-        "thread (9);Thread.run (threading.py:983);run (a.py:1) 2",
-    ]
-    assert folded(lines, {6: 0.1, 7: 0.5, 8: 0.01, 9: 0.2}) == [
-        "search_0;top_k (model/search/topk.py:3) 500",
-        "MainThread;post (service/http/a.py:1) 75",
-        "MainThread;get (service/http/b.py:1) 25",
-        "nameless;run (a.py:1) 200",
-    ]
-
-
 def test_what_a_thread_had_of_a_processor_is_counted() -> None:
     before = spent(os.getpid())[threading.get_native_id()]
     while time.thread_time() < before + 0.1:
         pass
     assert spent(os.getpid())[threading.get_native_id()] >= before + 0.05
-
-
-def test_a_function_is_as_wide_as_all_that_it_calls_and_itself() -> None:
-    stacks = {("model", "infer"): 6, ("model", "pad"): 1, ("model",): 1, ("main", "infer"): 2}
-    assert list(boxes(stacks)) == [
-        Box(0, 8, 0, "model"),
-        Box(0, 6, 1, "infer"),
-        Box(6, 7, 1, "pad"),
-        Box(8, 10, 0, "main"),
-        Box(8, 10, 1, "infer"),
-    ]
 
 
 STAGES = {"queue": 2.0, "tokenize": 1.0, "encode": 10.0, "retrieve": 4.0, "fetch": 0.5, "score": 0.0, "rerank": 0.0}
