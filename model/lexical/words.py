@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import add
 from typing import Any, NamedTuple
 from unicodedata import decimal
 
@@ -14,51 +15,59 @@ import regex
 from numpy.typing import NDArray
 
 from polyrank.model.text.folding import digest64, folded, folded_line
+from polyrank.model.text.letters import is_far, near_and_far, spelt_out
 
 _TOKEN = re.compile(r"\w+(?:[.\-']\w+)*")  # of a plain text
 _DIGIT = re.compile(r"\d")
+_IN_PARTS = re.compile("['._\\-\"\u00b7\u05f3\u05f4]")  # in tokens that may be no word, or several
 _JOINTS = re.compile(r"[._\-]+")
 
 # What people write for the same thing; and what would run into the word or the number before it when it is folded.
-_ALIKE = str.maketrans(
-    {
-        **dict.fromkeys("\u2019\u02bb\u02bc", "'"),
-        **dict.fromkeys("\u2010\u2011", "-"),
-        **dict.fromkeys("\u2122\u2120\u2116", " "),  # TM, SM and No
-        **{each: f" {each}" for each in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅟↉"},
-    }
-)
+_ALIKE = {
+    **dict.fromkeys("\u2019\u02bb\u02bc", "'"),
+    **dict.fromkeys("\u2010\u2011", "-"),
+    **dict.fromkeys("\u2122\u2120\u2116", " "),  # TM, SM and No
+    **{each: f" {each}" for each in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅟↉"},
+}
+_ALIKE_SIGN = re.compile(f"[{''.join(_ALIKE)}]")
 # Arabic and Persian vowels and the stroke that only widens a word (tatweel), Hebrew vowels and accents: seldom written.
-_OPTIONAL = regex.compile(
-    r"[\u0640[\u0610-\u061A\u064B-\u065F\u0670\u06D6-\u06ED\u0591-\u05BD\u05BF-\u05C7]&&[\p{Mn}\u0640]]", regex.V1
+_OPTIONAL = re.compile(
+    spelt_out(r"[[\u0640\u0610-\u061A\u064B-\u065F\u0670\u06D6-\u06ED\u0591-\u05BD\u05BF-\u05C7]&&[\p{Mn}\u0640]]")
 )
-_OTHER_DIGITS = regex.compile(r"[\p{Nd}--0-9]", regex.V1)  # of other scripts; Python does not know the newest
+_OTHER_DIGITS = near_and_far("{digit}", digit=r"[\p{Nd}--0-9]")  # of other scripts; Python does not know the newest
 _UNSPACED = (  # letters of scripts without spaces between words, and of Korean, which writes particles onto words
     r"[[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Hangul}\p{LB=SA}\u3006\u30FC]&&[\p{L}\p{M}\u3007]]"
 )
 _SPACED = rf"[[\p{{L}}\p{{Mn}}\p{{Mc}}\p{{N}}_]--{_UNSPACED}]"
-_EMOJI = r"[[\p{ExtPict}&&\p{So}]--[\u00A9\u00AE]]\p{EMod}*"
 # As Unicode bounds words (UAX 29), Hebrew abbreviations and Catalan's l·l among them. A mark without a letter is none.
-_ANY_TOKEN = regex.compile(
-    rf"(?!\p{{M}}){_SPACED}+"
-    rf"(?:(?:[.\-']|(?<=\p{{Hebrew}})[\"\u05F3\u05F4](?=\p{{Hebrew}})|(?<=l)\u00B7(?=l)){_SPACED}+)*"
-    rf"|(?!\p{{M}}){_UNSPACED}[{_UNSPACED}\p{{M}}]*"
-    rf"|{_EMOJI}(?:\u200D{_EMOJI})*"
-    rf"|\p{{RI}}{{1,2}}",
-    regex.V1,
+_ANY_TOKEN = near_and_far(
+    r"(?=[^\0-/:-@\[-^`{{-\x7f\u3001\u3002])"  # most letters between words are told from emoji soonest by this
+    r"(?:{first}{spaced}*(?:(?:[.\-']|(?<={hebrew})[\"\u05F3\u05F4](?={hebrew})|(?<=l)\u00B7(?=l)){spaced}+)*"
+    r"|{first_unspaced}{unspaced}*"
+    r"|{emoji}{tone}*(?:\u200D{emoji}{tone}*)*"
+    r"|{flag}{{1,2}})",
+    first=rf"[{_SPACED}--\p{{M}}]",
+    spaced=_SPACED,
+    hebrew=r"\p{Hebrew}",
+    first_unspaced=rf"[{_UNSPACED}--\p{{M}}]",
+    unspaced=rf"[{_UNSPACED}\p{{M}}]",
+    emoji=r"[[\p{ExtPict}&&\p{So}]--[\u00A9\u00AE]]",
+    tone=r"\p{EMod}",
+    flag=r"\p{RI}",
 )
-_IN_RUN = regex.compile(_UNSPACED, regex.V1)
+_IN_RUN = near_and_far("{unspaced}", unspaced=_UNSPACED)
 _FIRST_UNSPACED = "\u0e00"  # they all come behind it
-_KOREAN = regex.compile(r"\p{Hangul}+")
-_LETTER = regex.compile(r"\P{M}\p{M}*")
-_TELLS_ALONE = regex.compile(r"[\p{Han}\u3006]|.\p{M}", regex.V1)
+_KOREAN = re.compile(spelt_out(r"\p{Hangul}") + "+")
+_IDEOGRAPHS = near_and_far("{ideograph}+", ideograph=r"[[\p{Han}\u3006]--\p{M}]")
+_LETTER = near_and_far(".{mark}*", mark=r"\p{M}")
+_TELLS_ALONE = near_and_far("{ideograph}{mark}*|.{mark}+", ideograph=r"[\p{Han}\u3006]", mark=r"\p{M}")
 
 # Latin, Greek and Cyrillic letters and signs that only lose their case when folded: their texts go the fast way.
 _SPECIAL = regex.compile(r"[\p{M}\u00B7\p{ExtPict}--\p{ASCII}]", regex.V1)
 _PLAIN_LETTERS = "".join(
     letter
     for letter in map(chr, range(0x530))
-    if folded(letter) == letter.casefold() and ord(letter) not in _ALIKE and not _SPECIAL.match(letter)
+    if folded(letter) == letter.casefold() and letter not in _ALIKE and not _SPECIAL.match(letter)
 )
 _PLAIN = re.compile(f"[{re.escape(_PLAIN_LETTERS)}\u2018\u201c-\u201e\u2013\u2014\u20ac]*")
 
@@ -91,10 +100,17 @@ def words(text: str) -> list[str]:
     tokens = _tokens(text)
     if text.isascii():
         return tokens
+    whole = "".join(tokens)
+    far = is_far(whole)
+    if not _IN_RUN[far].search(whole):
+        return tokens
+    has_korean = _KOREAN.search(whole)
     found = []
     for token in tokens:
-        if token > _FIRST_UNSPACED and _IN_RUN.match(token):
-            found += _pieces_of_run(token)
+        if has_korean and _KOREAN.fullmatch(token):
+            found += _pieces_of_korean(token)
+        elif token > _FIRST_UNSPACED and _IN_RUN[far].match(token):
+            found += _pieces_of_run(token, far)
         else:
             found.append(token)
     return found
@@ -123,11 +139,15 @@ def _tokens(text: str) -> list[str]:
     if text.isascii() or _PLAIN.fullmatch(text):
         tokens = _TOKEN.findall(text.casefold())
     else:
-        text = _OTHER_DIGITS.sub(lambda digit: str(decimal(digit[0], digit[0])), text.translate(_ALIKE))
-        tokens = _ANY_TOKEN.findall(_OPTIONAL.sub("", folded(text)))
+        text = folded(_ALIKE_SIGN.sub(lambda sign: _ALIKE[sign[0]], text))
+        far = is_far(text)
+        text = _OTHER_DIGITS[far].sub(lambda digit: str(decimal(digit[0], digit[0])), _OPTIONAL.sub("", text))
+        tokens = _ANY_TOKEN[far].findall(text)
+    if not _IN_PARTS.search("".join(tokens)):
+        return tokens
     found: list[str] = []
     for token in tokens:
-        if token.isalpha():
+        if token.isalpha() or not _IN_PARTS.search(token):
             found.append(token)
         else:
             found += _parts(token)
@@ -150,18 +170,25 @@ def _without_joints(token: str) -> list[str]:
     return [token] if _DIGIT.search(token) else [part for part in _JOINTS.split(token) if part]
 
 
-def _pieces_of_run(run: str) -> list[str]:
+def _pieces_of_korean(run: str) -> list[str]:
+    """Return every two syllables, and the word without its last, a particle's."""
+    return [*map(add, run, run[1:]), run[:-1] or run]
+
+
+def _pieces_of_run(run: str, far: bool) -> list[str]:
     """Return what stands for the words of a run without spaces.
 
-    Two letters that follow each other (as Lucene's CJKAnalyzer has them) and three, and one that tells something alone:
-    an ideograph, or a letter with marks. Of Korean: two syllables, and the word without its last, a particle's.
+    One letter that tells something alone: an ideograph, or a letter with marks. Two that follow each other (as Lucene's
+    CJKAnalyzer has them), and three.
     """
-    if _KOREAN.fullmatch(run):
-        return [run[at : at + 2] for at in range(len(run) - 1)] + [run[: max(1, len(run) - 1)]]
-    letters = _LETTER.findall(run)
-    alone = [letter for letter in letters if _TELLS_ALONE.match(letter)]
-    several = ["".join(letters[at : at + size]) for size in (2, 3) for at in range(len(letters) - size + 1)]
-    return alone + several or [run]
+    if _IDEOGRAPHS[far].fullmatch(run):
+        letters = alone = list(run)
+    elif run.isalpha():  # it has no marks
+        letters, alone = list(run), list("".join(_IDEOGRAPHS[far].findall(run)))
+    else:
+        letters, alone = _LETTER[far].findall(run), _TELLS_ALONE[far].findall(run)
+    pairs = [*map(add, letters, letters[1:])]
+    return [*alone, *pairs, *map(add, pairs, letters[2:])] or [run]
 
 
 class WordCounts(NamedTuple):

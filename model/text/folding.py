@@ -3,15 +3,24 @@
 from collections.abc import Iterable
 from functools import partial
 from hashlib import blake2b
+from operator import itemgetter
 from unicodedata import normalize
 
-import regex
+from polyrank.model.text.letters import is_far, near_and_far
 
 # Default-ignorable characters (soft hyphens, zero-width spaces and joiners, byte order marks, selectors of variants,
 # marks of direction): they change how a text is broken or drawn. Only a joiner between two emoji makes another emoji.
-_IGNORED = regex.compile(r"(?<=[\p{ExtPict}\p{EMod}]\uFE0F?)\u200D(?=\p{ExtPict})(*SKIP)(*FAIL)|\p{DI}")
+_IGNORED = near_and_far(
+    r"{ignorable}(?!(?<={emoji}\u200D){picture})(?!(?<={emoji}\uFE0F\u200D){picture})",
+    ignorable=r"\p{DI}",
+    emoji=r"[\p{ExtPict}\p{EMod}]",
+    picture=r"\p{ExtPict}",
+)
 # Normalising sorts the marks of a letter, in squared time. Unicode's stream-safe format (UAX 15) has 30 at most.
-_TOO_MANY_MARKS = regex.compile(r"(?<=[\p{M}\uFF9E\uFF9F]{30})[\p{M}\uFF9E\uFF9F]+")
+_TOO_MANY_MARKS = near_and_far("({mark}{mark}{{29}}){mark}+", mark=r"[\p{M}\uFF9E\uFF9F]")
+# NFKC takes ten times as long for a whole text that has one of these, and they are everywhere in Chinese.
+_WIDE_SIGNS = "\uff0c\uff01\uff1f\uff1a\uff1b\uff08\uff09\uff5e\u3000\u2026\u00a0"
+_NARROW_SIGNS = [(sign, normalize("NFKC", sign)) for sign in _WIDE_SIGNS]
 
 
 def folded(text: str) -> str:
@@ -26,9 +35,12 @@ def folded(text: str) -> str:
     """
     if text.isascii():
         return text.lower()
-    text = _TOO_MANY_MARKS.sub("", _IGNORED.sub("", text))
-    text = normalize("NFKC", text).casefold().replace("i\u0307", "i").replace("\u0131", "i")
-    return normalize("NFKC", text)
+    for sign, narrow in _NARROW_SIGNS:
+        text = text.replace(sign, narrow)
+    far = is_far(text)
+    text = normalize("NFKC", _TOO_MANY_MARKS[far].sub(itemgetter(1), _IGNORED[far].sub("", text)))
+    caseless = text.casefold().replace("i\u0307", "i").replace("\u0131", "i")
+    return text if caseless == text else normalize("NFKC", caseless)
 
 
 def folded_line(text: str) -> str:

@@ -13,16 +13,19 @@ from numpy.typing import NDArray
 from tiny import write_checkpoint
 
 import polyrank
+import polyrank.model.lexical.words as words_module
 from polyrank.model.config import LexicalConfig
 from polyrank.model.evaluation.rankings import DEPTH, rank_lists, rerank, retrieve
 from polyrank.model.lexical.features import FEATURES
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import TableInParts, WordTable, joined
-from polyrank.model.lexical.words import Statistics, words
+from polyrank.model.lexical.words import Statistics, normalised, words
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.text import folding
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.folding import folded
 
 WORDS = st.sampled_from(["a", "lamp", "Lamp!", "boat", "ord-1-x", "v2.3", "?", "the", "sail", "über", "don't", "77"])
 TEXT = st.lists(WORDS, max_size=8).map(" ".join)
@@ -74,6 +77,26 @@ def test_words_that_the_rows_lack_may_be_left_out_of_the_statistics(
 def test_the_fast_way_to_words_and_the_long_one_agree(text: str) -> None:
     """A zero-width space is ignored, and no plain text has one."""
     assert words(text) == words(f"{text} \u200b")
+
+
+BLOCKS = [  # of spaces and signs, marks, scripts of each kind, letters of several forms, and emoji
+    range(0x20, 0x7F), range(0xA0, 0x180), range(0x300, 0x330), range(0x590, 0x6FF), range(0x900, 0x97F),
+    range(0xE00, 0xE60), range(0x1100, 0x1200), range(0x2000, 0x2070), range(0x3000, 0x3140), range(0x4E00, 0x4E20),
+    range(0xAC00, 0xAC40), range(0xFF00, 0xFFF0), range(0x1F1E6, 0x1F200), range(0x1F3F0, 0x1F470),
+]  # fmt: skip
+LETTERS = st.one_of(*(st.sampled_from([*map(chr, block)]) for block in BLOCKS))
+IN_ANY_SCRIPT = st.text(LETTERS | st.characters(max_codepoint=0xFFFF) | st.sampled_from(" .-'\u200d\ufe0f1l"))
+
+
+@settings(max_examples=cases(500), deadline=None)
+@given(IN_ANY_SCRIPT)
+def test_near_texts_and_far_ones_are_read_alike(text: str) -> None:
+    """What is spelt out for near texts is what `regex` finds by the properties of letters."""
+    near = words(text), normalised(text), folded(text)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (words_module, folding):
+            patch.setattr(module, "is_far", lambda _text: True)
+        assert (words(text), normalised(text), folded(text)) == near
 
 
 FEW_WORDS = st.sampled_from(["a", "lamp", "Lamp!", "boat", "ord-1-x", "v2.3", "?", "the", "über", "77"])

@@ -1,0 +1,46 @@
+"""Patterns over sets of letters by Unicode's properties: `re` is fast and knows none, `regex` knows all and is slow.
+
+So a pattern is compiled twice. For *near* texts the sets are spelt out for `re`, which finds a letter of Unicode's
+first plane in a table. Behind that plane it goes through a set range by range, so only emoji count as near there. Texts
+with other letters are *far*, and searched by `regex`.
+"""
+
+import re
+from functools import cache
+from typing import Any
+
+import regex
+
+_NEAR = "".join(map(chr, [*range(0x10000), *range(0x1F000, 0x20000)]))
+# The first range is quick to look for. Some letters of the first plane fold to far ones.
+_FAR = re.compile("[\ufa6c-\U0010ffff](?<=[\U00010000-\U0001efff\U00020000-\U0010ffff\ufa6c\ufacf-\ufad9])")
+
+
+def is_far(text: str) -> bool:
+    """Say which of the two patterns is for a text, and for what it folds to.
+
+    >>> is_far("字 👍"), is_far("\U00020bb7")
+    (False, True)
+    """
+    return _FAR.search(text) is not None
+
+
+@cache
+def spelt_out(letters: str) -> str:
+    r"""Return the near letters of a set, which `regex` knows, as a set that `re` knows.
+
+    >>> spelt_out(r"[\p{Nd}&&\p{ASCII}]")
+    '[0-9]'
+    """
+    ranges = [found.group() for found in regex.finditer(f"{letters}+", _NEAR, regex.V1)]
+    return f"[{''.join(f'{re.escape(each[0])}-{re.escape(each[-1])}' for each in ranges)}]"
+
+
+def near_and_far(pattern: str, **sets: str) -> tuple[re.Pattern[str], Any]:
+    """Compile a pattern, in which names of sets stand in braces, for near texts and for far ones.
+
+    >>> [each.findall("a1\U0001e950") for each in near_and_far("{digit}", digit=r"\\p{Nd}")]
+    [['1'], ['1', '\U0001e950']]
+    """
+    near = {name: spelt_out(letters) for name, letters in sets.items()}
+    return re.compile(pattern.format(**near)), regex.compile(pattern.format(**sets), regex.V1)
