@@ -68,7 +68,7 @@ class LocalPart(Searchable):
         return self.snapshot.stored_texts(texts)
 
     async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Hits:
-        """Read fields and words while the context is encoded, then search on the search thread."""
+        """Read fields, then words while the context is encoded, then search on the search thread."""
         request, counts_words = query.request, self.snapshot.generation.words is not None
         if request.filter is not None:  # part by part, and not on the search thread
             await runtime.candidates.run_steps(self.snapshot.reading(request.filter), "retrieve", journey)
