@@ -207,10 +207,11 @@ def test_names_in_a_file_do_nothing_to_a_terminal(capsys: Capture, tmp_path: Pat
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     with (tmp_path / "in.json").open("w") as file:
-        file.write("[")
-        for _ in range(100_000):
-            file.write(f"{json.dumps(SHAREGPT[0])},")
-        file.write(f"{json.dumps(SHAREGPT[1])}]")
+        # Each is another one: what was there before is left out, and examples would be written for a moment only.
+        file.write(f"[{json.dumps(SHAREGPT[1])}")
+        for number in range(20_000):
+            file.write(f",{json.dumps({**SHAREGPT[0], 'id': f'c{number}'})}")
+        file.write("]")
     process = start("convert", tmp_path / "in.json", "--output", tmp_path / "out")
     while not list(tmp_path.glob("out/.unfinished-*/.dialogues*")):
         assert process.poll() is None
