@@ -122,7 +122,8 @@ class PoolSearch:
         With a filter it does not: each request finds and scores the matching rows for itself.
         """
         request, part = self.request, self.part
-        return request.filter is None and (request.exact or part.scans_all) and part.scan.status.shares
+        scans = request.filter is None and (request.exact or part.scans_all)
+        return scans and part.scan.status.shares(len(self.codes))
 
 
 class Found(NamedTuple):

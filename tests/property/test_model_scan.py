@@ -28,21 +28,16 @@ BLOCK_ROWS = 32
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give a small pool many blocks, stages, parts and tiers."""
-    monkeypatch.setattr(quantised_rows, "_FIRST", 10)
-    monkeypatch.setattr(quantised_rows, "_GROWTH", 2)
-    monkeypatch.setattr(quantised_rows, "_LOWEST", 1 / 2)
-    monkeypatch.setattr(quantised_rows, "_TIER", 0)
-    monkeypatch.setattr(quantised, "_LEAST_PART", 20)
+    """Give a small pool many blocks and parts, and let several contexts share a pass."""
     monkeypatch.setattr(quantised_rows, "BLOCK_ROWS", BLOCK_ROWS)
     monkeypatch.setattr(quantised_rows, "_PART_ROWS", 10)
-    monkeypatch.setattr(quantised_rows, "_SAMPLE_ROWS", 40)
     monkeypatch.setattr(quantised, "BLOCK_ROWS", BLOCK_ROWS)
     monkeypatch.setattr(quantised, "_ROWS_FOR_ONE_CODE", 0)
     monkeypatch.setattr(quantised, "_ROWS_FOR_FEW_CODES", 0)
     monkeypatch.setattr(quantised, "_PRODUCT_ELEMENTS", 1024)
+    monkeypatch.setattr(quantised, "PASS_CODES", 200)
     monkeypatch.setattr(quantised, "_SCORED_ROWS", 7)
-    monkeypatch.setattr(quantised, "_PENDING", 100)
+    monkeypatch.setattr(quantised, "_PROMISING", 1)
     monkeypatch.setattr(quantised, "_MOST_ASKED", 1.0)
 
 
@@ -223,15 +218,14 @@ def test_rows_that_bytes_put_in_the_wrong_order(seed: int) -> None:
 
 
 def assert_bounded(matrix: NDArray[Any], codes: NDArray[np.float32]) -> None:
-    """Check that a row survives a code if the bar is exactly their product."""
+    """Check that the bound of every row and code is at least their product."""
     rows = quantised_rows.QuantisedRows.of(matrix)
     packed = quantised_rows.QuantisedCodes.of([code[None] for code in codes], rows.mean)
-    products = matrix.astype(float) @ codes.astype(float).T  # (N, M)
-    screened = product.ByteProduct(packed.bytes)
-    for row, least in enumerate(products):
-        bias = quantised_rows.biases(rows, packed, least, np.array([row // BLOCK_ROWS]))[0]
-        found = screened.groups_above(rows.bytes[row : row + 1], bias)
-        assert found.tolist() == list(range(len(codes))), (row, matrix.shape)
+    exact = matrix.astype(float) @ codes.astype(float).T  # (N, M)
+    bounds = product.ByteProduct(packed.bytes, len(codes), *quantised_rows.upper_bounds(rows, packed))
+    for start in range(0, len(matrix), BLOCK_ROWS):
+        own = slice(start, start + BLOCK_ROWS)
+        assert (bounds.largest(rows.bytes[own], start // BLOCK_ROWS) >= exact[own]).all(), (start, matrix.shape)
 
 
 @pytest.mark.parametrize("kind", ROWS)
@@ -262,41 +256,30 @@ def test_bounds_of_sums_that_float32_cannot_hold() -> None:
     assert_bounded(matrix, np.repeat(rng.uniform(0.1, 1, size=(40, 1)), 6000, axis=1).astype(np.float32))
 
 
-def test_no_more_survivors_wait_than_are_scored_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting: list[int] = []
-    score = quantised._Pass._score
-    monkeypatch.setattr(
-        quantised._Pass, "_score", lambda self, found: (waiting.append(sum(map(len, found))), score(self, found))[1]
-    )
-    matrix = np.ones((3000, 4), np.float32)
-    assert_exact(matrix, [Query(np.ones((1, 4), np.float32), 5)])
-    assert 100 < max(waiting) <= 100 + BLOCK_ROWS
+@pytest.fixture
+def scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which is added how many rows a scan in bytes scores, each time."""
+    counts: list[int] = []
+    closed_form = quantised.closed_form
+    monkeypatch.setattr(quantised, "closed_form", lambda s: (counts.append(s.shape[1]), closed_form(s))[1])
+    return counts
 
 
-def test_most_rows_are_left_out_where_bounds_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    scored: list[int] = []
-    add = quantised._Search.add
-    monkeypatch.setattr(
-        quantised._Search, "add", lambda self, rows, seen: (scored.append(len(rows)), add(self, rows, seen))[1]
-    )
+def test_most_rows_are_left_out_where_bounds_can_tell(scored: list[int]) -> None:
     rng = np.random.default_rng(0)
     matrix = rng.normal(size=(4000, 32)).astype(np.float16)
     assert_exact(matrix, [Query((rng.normal(size=(1, 32)) * 3).astype(np.float32), 5)])
-    assert 5 <= sum(scored) < 400
+    assert 5 <= sum(scored) < 40
 
 
 @pytest.mark.parametrize("kind", ["a few rows", "half of the rows", "a tail", "negative", "a little for each"])
-def test_most_rows_are_left_out_whatever_is_added(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_rows_are_left_out_whatever_is_added(kind: str, scored: list[int]) -> None:
     """Rows with large numbers must not make all others survive."""
-    scored: list[int] = []
-    score = quantised._Search.score
-    monkeypatch.setattr(quantised_rows, "_SAMPLE_ROWS", 1000)
-    monkeypatch.setattr(quantised._Search, "score", lambda self, rows: (scored.append(len(rows)), score(self, rows))[1])
     rng = np.random.default_rng(0)
     matrix = rng.normal(size=(4000, 32)).astype(np.float16)
     codes = (rng.normal(size=(1, 32)) / 3).astype(np.float32)
     assert_exact(matrix, [Query(codes, 5, None, additions_of(kind, 1.0, 4000, rng))])
-    assert 5 <= sum(scored) < 400
+    assert 5 <= sum(scored) < 40
 
 
 def test_a_row_that_is_best_for_what_is_added_is_found_wherever_it_lies() -> None:
@@ -330,7 +313,7 @@ def test_a_pool_that_bounds_cannot_tell_apart_is_scanned_by_its_rows(monkeypatch
 
 
 def test_contexts_that_do_not_fit_share_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantised, "_PASS_CODES", 20)
+    monkeypatch.setattr(quantised, "PASS_CODES", 20)
     rng = np.random.default_rng(2)
     matrix = rng.normal(size=(300, 8)).astype(np.float32)
     assert_exact(matrix, [Query(rng.normal(size=(m, 8)).astype(np.float32), 4) for m in (8, 9, 30, 1, 1, 16)])
@@ -394,16 +377,16 @@ class RoundingProduct:
     bits: of a sum that rounding keeps; 24 are float32's. added: to every product.
     """
 
-    def __init__(self, codes: NDArray[np.int8], bits: int = 24, added: float = 0.0) -> None:
-        self._codes, self._bits, self._added = codes.astype(float), bits, added
+    def __init__(self, codes: NDArray[np.int8], contexts: int, bits: int = 24, added: float = 0.0) -> None:
+        self._codes, self._contexts, self._bits, self._added = codes.astype(float), contexts, bits, added
 
-    def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def largest(
+        self, rows: NDArray[np.uint8], factors: NDArray[np.float32], terms: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
         sums = rows.astype(float) @ self._codes.T
         unit = np.exp2(np.ceil(np.log2(np.maximum(np.abs(sums), 1))) - self._bits)
-        return (np.round(sums / unit) * unit + self._added).astype(np.float32)
-
-    def clipped(self, rows: NDArray[np.uint8], bias: NDArray[np.float32]) -> NDArray[np.uint8]:
-        return np.clip(np.rint(self.products(rows) + bias), 0, 255).astype(np.uint8)
+        found = (np.round(sums / unit) * unit + self._added).astype(np.float32) * factors + terms
+        return found.reshape(len(rows), self._contexts, -1).max(axis=2)
 
 
 @pytest.fixture
@@ -439,7 +422,10 @@ def test_an_operator_that_rounds_more_is_refused(stand_in: StandIn, d: int) -> N
     for bits in (8, 11, 16, 20):  # 8: bfloat16; 11: float16
         stand_in(bits=bits)
         assert "wrong" in (product.refusal(d) or ""), bits
-    stand_in(added=1.0 + 2 * product.largest_error(d))
+    most = product.largest_error(d, np.ones(1), np.full(1, 128.0 * 127 * d))[0]
+    stand_in(added=1.0 + 2 * most)
+    assert "wrong" in (product.refusal(d) or "")
+    stand_in(added=-1.0 - 2 * most)
     assert "wrong" in (product.refusal(d) or "")
 
 

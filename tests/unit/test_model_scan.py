@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import polyrank.model.search.scan.gpu
+from polyrank.model import threads
 from polyrank.model.errors import VectorsDamaged
 from polyrank.model.representations import Additions
 from polyrank.model.search.scan import Query, Scan, Status, faster, prepare, product
@@ -69,10 +70,10 @@ def test_the_cpu_stands_in_for_a_gpu_that_fails_and_for_good_after_three_times_i
     for fails in (True, True, False, True, True):
         gpu.fails = fails
         assert_same(scan.top_k([query]), expected)
-        assert (scan.status, scan.status.shares) == (gpu.status, True)
+        assert (scan.status, scan.status.shares(64)) == (gpu.status, True)
     scan.top_k([query])
     assert scan.status == Status("stored rows", "the GPU failed 3 times in a row: CUDA out of memory", True)
-    assert not scan.status.shares
+    assert not scan.status.shares(1)
     gpu.fails, gpu.wrong_by = False, 1.0
     assert_same(scan.top_k([query]), expected)  # it is not asked again
 
@@ -103,17 +104,17 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *takes: float) -> None:
         self.now, self.spent, self.takes = 0.0, 0.0, list(takes)
-        right = product.ByteProduct.products
+        right = product.ByteProduct.largest
 
-        def products(own: product.ByteProduct, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+        def largest(own: product.ByteProduct, rows: NDArray[np.uint8], block: int) -> NDArray[np.float32]:
             self.spent += (self.takes.pop(0) if len(self.takes) > 1 else self.takes[0]) - 1.0
-            return right(own, rows)
+            return right(own, rows, block)
 
         def thread_time() -> float:
             self.spent += 1.0
             return self.spent
 
-        monkeypatch.setattr(product.ByteProduct, "products", products)
+        monkeypatch.setattr(product.ByteProduct, "largest", largest)
         monkeypatch.setattr(product, "thread_time", thread_time)
         monkeypatch.setattr(product, "monotonic", lambda: self.now)
 
@@ -143,8 +144,9 @@ def test_bytes_are_not_relied_upon_where_they_are_wrong_or_missing_and_it_is_sai
     changed: Callable[..., NDArray[np.float32]],
     why: str,
 ) -> None:
-    right = product.ByteProduct.products
-    monkeypatch.setattr(product.ByteProduct, "products", lambda self, rows: changed(right, self, rows))
+    multiplier = product.multiplying_library().multiplier
+    right = multiplier.largest
+    monkeypatch.setattr(multiplier, "largest", lambda self, *given: changed(right, self, *given))
     with caplog.at_level(logging.WARNING):
         scan = prepare(np.ones((10_000, 8), np.float16))
     assert isinstance(scan, PlainScan)
@@ -231,7 +233,8 @@ def test_a_pool_in_bytes_is_scanned_in_no_more_time_than_one_without() -> None:
     matrix = (np.random.default_rng(0).normal(size=(20_000, 64)) / 8).astype(np.float16)
     query = Query(np.ones((64, 64), np.float32), 10)
     scans = [prepare(matrix, with_bytes=with_bytes) for with_bytes in (True, False)]
-    rounds = [[seconds_of(scan, query) for scan in scans] for _ in range(6)]  # in turns
+    with threads.only_one():
+        rounds = [[seconds_of(scan, query) for scan in scans] for _ in range(6)]  # in turns
     in_bytes, as_stored = np.min(rounds, axis=0)
     assert in_bytes < 5 * as_stored
 

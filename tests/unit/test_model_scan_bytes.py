@@ -19,7 +19,12 @@ from polyrank.model.search.scan.torch_bytes import TorchProduct
 pytestmark = pytest.mark.skipif(not product.multiplies_bytes(), reason="this processor does not multiply bytes fast")
 
 both = pytest.mark.parametrize("make", [OpenVinoProduct, TorchProduct])
-Make = Callable[[NDArray[np.int8]], Multiplier]
+Make = Callable[[NDArray[np.int8], int], Multiplier]
+
+
+def products(multiplier: Multiplier, rows: NDArray[np.uint8], p: int) -> NDArray[np.float32]:
+    """Multiply rows (n, D) by p codes, each of a context of its own, (n, p)."""
+    return multiplier.largest(rows, np.ones(p, np.float32), np.zeros(p, np.float32)).copy()
 
 
 def drawn(n: int, p: int, d: int, seed: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.int8], NDArray[np.int64]]:
@@ -35,18 +40,21 @@ def drawn(n: int, p: int, d: int, seed: int = 0) -> tuple[NDArray[np.uint8], NDA
 @pytest.mark.parametrize(("n", "p"), [(1, 8), (40, 64), (300, 360)])
 def test_products_are_the_exact_sums_rounded_to_float32(make: Make, n: int, p: int, d: int) -> None:
     rows, codes, exact = drawn(n, p, d)
-    np.testing.assert_array_max_ulp(make(codes).products(rows), exact.astype(np.float32), maxulp=1)
+    found = products(make(codes, p), rows, p)
+    np.testing.assert_array_max_ulp(found, exact.astype(np.float32), maxulp=1)
     if 255 * 127 * d < 2**24:
-        np.testing.assert_array_equal(make(codes).products(rows), exact)
+        np.testing.assert_array_equal(found, exact)
 
 
 @both
-def test_what_is_below_a_half_is_clipped_to_zero(make: Make) -> None:
+@pytest.mark.parametrize("contexts", [1, 2, 16])
+def test_the_largest_of_each_context_is_found_after_factors_and_terms(make: Make, contexts: int) -> None:
     rows, codes, exact = drawn(50, 16, 48)
-    bias = (0.75 - exact[7]).astype(np.float32)
-    bias[2], bias[3] = np.inf, -np.inf
-    expected = np.clip(np.rint(exact + bias), 0, 255)
-    np.testing.assert_array_equal(make(codes).clipped(rows, bias), expected)
+    factors, terms = 2.0 ** np.arange(-8, 8), -np.arange(16.0) * 1000
+    terms[2] = np.inf
+    found = make(codes, contexts).largest(rows, factors.astype(np.float32), terms.astype(np.float32))
+    expected = (exact * factors + terms).reshape(50, contexts, -1).max(axis=2)
+    np.testing.assert_array_equal(found, expected.astype(np.float32))
 
 
 @both
@@ -55,8 +63,8 @@ def test_threads_multiply_beside_each_other(make: Make) -> None:
 
     def multiply(seed: int) -> bool:
         rows, codes, exact = drawn(200 + seed, 8 * (1 + seed % 3), 64, seed)
-        multiplier = make(codes)
-        return all(np.array_equal(multiplier.products(rows), exact) for _ in range(5))
+        multiplier = make(codes, len(codes))
+        return all(np.array_equal(products(multiplier, rows, len(codes)), exact) for _ in range(5))
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(multiply, range(24)))
@@ -92,8 +100,8 @@ def stack():
 
 is_supported("bfloat16")
 first = stack()
-product = OpenVinoProduct(np.ones((8, 4), np.int8))
-product.products(np.ones((8, 4), np.uint8)), product.clipped(np.ones((8, 4), np.uint8), np.ones(8, np.float32))
+ones = np.ones(8, np.float32)
+OpenVinoProduct(np.ones((8, 4), np.int8), 1).largest(np.ones((8, 4), np.uint8), ones, ones)
 print(stack() == first)
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"

@@ -247,12 +247,13 @@ def test_only_what_an_index_finds_is_scored_by_its_vectors(tmp_path: Path, kind:
 
 
 def test_only_what_is_scanned_in_bytes_is_shared(large: Serving) -> None:
-    def shares(**fields: Any) -> bool:
+    def shares(codes: int = 1, **fields: Any) -> bool:
         return retrieval.PoolSearch(
-            only_part(large), asked(TEXT, **fields), np.ones((1, 16), np.float32), Journey()
+            only_part(large), asked(TEXT, **fields), np.ones((codes, 16), np.float32), Journey()
         ).shares
 
-    assert shares() == (only_part(large).generation.index is None and product.refusal(16) is None)
+    assert shares() == shares(32) == (only_part(large).generation.index is None and product.refusal(16) is None)
+    assert not shares(33), "a pass has no room for two of these"
     assert not shares(filter={"h": 5}), "each filter is looked through by itself"
 
 

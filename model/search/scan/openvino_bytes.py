@@ -19,46 +19,46 @@ class _Own(threading.local):
     """The requests of a thread; one cannot answer two at once."""
 
     def __init__(self) -> None:
-        self.requests: dict[tuple[bool, int], Any] = {}  # by whether they clip, and the number of OpenVINO's threads
+        self.requests: dict[tuple[int, bool], Any] = {}  # as `_compiled` has them
 
 
 _own = _Own()
 
 
 class OpenVinoProduct:
-    """Multiplies rows by codes. codes: (P, D) int8."""
+    """Multiplies rows by codes. codes: (P, D) int8, of so many contexts."""
 
-    def __init__(self, codes: NDArray[np.int8]) -> None:
+    def __init__(self, codes: NDArray[np.int8], contexts: int) -> None:
         self._codes = np.ascontiguousarray(codes)
+        self._contexts, self._of_each = contexts, len(codes) // contexts
         self._threads = count()
 
-    def clipped(self, rows: NDArray[np.uint8], bias: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Multiply rows (B, D), add a bias (P,), round and clip; (B, P), until this thread multiplies again."""
-        return self._multiplied(True, rows, self._codes, bias[None])
-
-    def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Multiply rows (B, D); (B, P), until this thread multiplies again."""
-        return self._multiplied(False, rows, self._codes)
-
-    def _multiplied(self, clips: bool, *inputs: NDArray[Any]) -> NDArray[Any]:
+    def largest(
+        self, rows: NDArray[np.uint8], factors: NDArray[np.float32], terms: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """See `Multiplier.largest`."""
         import openvino as ov
 
-        request = _request(clips, self._threads)
+        request = _request(self._threads, self._contexts == 1)
+        inputs = [rows, self._codes, factors[None], terms[None]]
+        if self._contexts > 1:
+            inputs.append(np.array([len(rows), self._contexts, self._of_each]))
         for at, each in enumerate(inputs):
             request.set_input_tensor(at, ov.Tensor(each, shared_memory=True))
         request.infer()
-        multiplied: NDArray[Any] = request.get_output_tensor().data
-        return multiplied
+        largest: NDArray[np.float32] = request.get_output_tensor().data
+        return largest
 
 
-def _request(clips: bool, threads: int) -> Any:
-    if (clips, threads) not in _own.requests:
-        _own.requests[clips, threads] = _compiled(clips, threads).create_infer_request()
-    return _own.requests[clips, threads]
+def _request(threads: int, is_alone: bool) -> Any:
+    if (threads, is_alone) not in _own.requests:
+        _own.requests[threads, is_alone] = _compiled(threads, is_alone).create_infer_request()
+    return _own.requests[threads, is_alone]
 
 
 @cache
-def _compiled(clips: bool, threads: int) -> Any:
+def _compiled(threads: int, is_alone: bool) -> Any:
+    """Compile the product for one context, or for several, where the sums are given another shape: a bit slower."""
     import openvino as ov
     from openvino import opset13 as op
 
@@ -67,9 +67,15 @@ def _compiled(clips: bool, threads: int) -> Any:
         return op.fake_quantize(values, *ends, *ends, 256)
 
     rows, codes = op.parameter([-1, -1], np.uint8), op.parameter([-1, -1], np.int8)
-    factors = limited(op.convert(rows, "f32"), 0, 255), limited(op.convert(codes, "f32"), -128, 127)
-    inputs, product = [rows, codes], op.matmul(*factors, False, True)
-    if clips:
-        bias = op.parameter([1, -1], np.float32)
-        inputs, product = [*inputs, bias], op.convert(limited(op.add(product, bias), 0, 255), "u8")
-    return openvino_core.core().compile_model(ov.Model([product], inputs), "CPU", openvino_core.properties(threads))
+    factors, terms = (op.parameter([1, -1], np.float32) for _ in range(2))
+    bytes_of_both = limited(op.convert(rows, "f32"), 0, 255), limited(op.convert(codes, "f32"), -128, 127)
+    sums = op.add(op.multiply(op.matmul(*bytes_of_both, False, True), factors), terms)
+    inputs = [rows, codes, factors, terms]
+    if is_alone:
+        largest = op.reduce_max(sums, op.constant([1]), True)
+    else:
+        shape = op.parameter([3], np.int64)
+        inputs.append(shape)
+        largest = op.reduce_max(op.reshape(sums, shape, False), op.constant([2]), False)
+    model = ov.Model([largest], inputs)
+    return openvino_core.core().compile_model(model, "CPU", openvino_core.properties(threads))

@@ -13,6 +13,8 @@ from polyrank.model import threads
 from polyrank.model.representations import Additions
 from polyrank.model.search.topk import TopK, top_k
 
+# Codes of all contexts that share a pass in bytes: with more, it takes as long as a pass for each context.
+PASS_CODES = 64
 _LEAST_SHARE = 16_384  # rows of a thread: a millisecond's work, for which it pays to start one
 
 
@@ -40,10 +42,9 @@ class Status:
     is_fallback: bool = False  # whether a faster scan was asked for or usual on this processor, and failed
     is_timed: bool = False  # whether only a timing refused the faster one: another timing may not (`faster`)
 
-    @property
-    def shares(self) -> bool:
-        """Whether several queries in one call take less time than one call each."""
-        return self.kind != "stored rows"
+    def shares(self, codes: int) -> bool:
+        """Whether several queries with so many codes each take less time in one call than one call each."""
+        return self.kind == "gpu" or (self.kind == "bytes" and 2 * codes <= PASS_CODES)
 
 
 STORED_ROWS = Status("stored rows", "a copy in bytes was not asked for")

@@ -1,19 +1,15 @@
-"""The product of rows and codes in bytes: which rows reach a bound with which codes.
+"""The product of rows and codes in bytes, and of each row the largest of its products with a context's codes.
 
-Products are made in int32; a bias is added, and the sum is rounded to uint8 and clipped below at 0. A result that is
-not zero is therefore above the bound. Eight results of one row lie side by side in one 64-bit word, so a row survives
-if any of its words is not zero. The products themselves are never read one by one, which would take longer than the
-product.
+Products are made in int32. Each is multiplied by a factor and a term is added, both of its code, so that what comes out
+bounds the product of a stored row and a code from above. The library that multiplies also takes the largest of them:
+reading all of them here would take longer than the product.
 
-NumPy has no fast product of bytes; two libraries bring oneDNN. torch multiplies where it is imported already: it adds
-the bias within the product, OpenVINO after it, and takes 1.04 to 1.22 times as long (docs/measurements/scan.md).
-Where torch is not imported, OpenVINO multiplies if it is installed. Neither is imported before a pool is prepared that
-is held in bytes.
+NumPy has no fast product of bytes; two libraries bring oneDNN. torch multiplies where it is imported already. Where it
+is not, OpenVINO multiplies if it is installed. Neither is imported before a pool is prepared that is held in bytes.
 
 Rows are stored as uint8, ZERO more than their value: VNNI multiplies unsigned bytes by signed ones, and without AMX
-oneDNN takes four thousand times as long for two signed ones. ZERO times the sum of a code is taken away again: from the
-bias, or from the product. These are numbers in float32, so long vectors get sums that are a little off;
-`largest_error` says by how much.
+oneDNN takes four thousand times as long for two signed ones. ZERO times the sum of a code is taken away again, in the
+term. These are numbers in float32, so they are a little off; `ByteProduct` adds to the term as much as they can be.
 """
 
 import importlib.util
@@ -31,13 +27,13 @@ from polyrank.model import processor
 from polyrank.model.search.scan.openvino_bytes import OpenVinoProduct
 from polyrank.model.search.scan.torch_bytes import TorchProduct
 
-GROUP = 8  # codes that share a word
 ZERO = 128  # the byte of a row that stands for 0
 _LARGEST_ROW, _LARGEST_CODE = 255, 127  # bytes, as they are multiplied
 _UNIT = 2.0**-24  # of rounding to float32, which holds every integer up to 1 / _UNIT
-_LONGEST = 2**15  # D: int32 holds the sums, and the bounds of quantised_rows.py hold
-_LEAST_CHOSEN = 256  # rows
-_CHECKED_ROWS = 40
+_TINY = 2.0**-126  # the smallest normal float32; smaller numbers may be flushed to 0
+_LONGEST = 2**15  # D: int32 holds the sums
+_CHECKED_ROWS, _CHECKED_CODES = 40, 16
+_CHECKED_CONTEXTS = 1, 2  # a library may compute the largest of one context in another way than those of several
 _TIMED_ROWS, _TIMED_CODES = 4096, 64
 _TIMED_BYTES = 512 * 384  # of the rows, at most
 _ROUNDS = 5
@@ -51,18 +47,20 @@ _timed_again_at: dict[int, float] = {}  # by components, on the monotonic clock;
 class Multiplier(Protocol):
     """The product of rows and the same codes, as a library computes it."""
 
-    def clipped(self, rows: NDArray[np.uint8], bias: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Multiply rows (B, D), add a bias (P,), round and clip; (B, P), until this thread multiplies again."""
+    def largest(
+        self, rows: NDArray[np.uint8], factors: NDArray[np.float32], terms: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the largest of `product * factor + term` over the codes of each context.
 
-    def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Multiply rows (B, D); (B, P), until this thread multiplies again."""
+        rows: (B, D). factors, terms: (P,). Returns (B, C), until this thread multiplies again.
+        """
 
 
 class Library(NamedTuple):
-    """What multiplies bytes: its name, and what makes a product with codes (P, D) int8."""
+    """What multiplies bytes: its name, and what makes a product with codes (P, D) int8 of so many contexts."""
 
     name: str
-    multiplier: Callable[[NDArray[np.int8]], Multiplier]
+    multiplier: Callable[[NDArray[np.int8], int], Multiplier]
 
 
 @cache
@@ -74,48 +72,43 @@ def multiplying_library() -> Library:
 
 
 class ByteProduct:
-    """Multiplies rows by the same codes, again and again. codes: (P, D) int8; P a multiple of GROUP."""
+    """Multiplies rows by the same codes, again and again.
 
-    def __init__(self, codes: NDArray[np.int8]) -> None:
-        self._multiplier = multiplying_library().multiplier(codes)
-        self._taken = ZERO * codes.sum(axis=1, dtype=np.float64)  # whole numbers
-
-    def groups_above(self, rows: NDArray[np.uint8], bias: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Find the groups of codes of which any product plus bias is above a half.
-
-        rows: (B, D). bias: (P,); may be infinite. Returns `row * P / GROUP + group` of each group found, ascending.
-        """
-        words = self._multiplier.clipped(rows, (bias - self._taken).astype(np.float32)).view(np.int64)
-        return np.flatnonzero(words != 0)
-
-    def rows_above(
-        self, rows: NDArray[np.uint8], chosen: NDArray[np.int64], bias: NDArray[np.float32]
-    ) -> NDArray[np.int64]:
-        """Find those of the chosen rows, (n,), of which any product plus bias is above a half.
-
-        Row 0 pads them to a power of two, since oneDNN compiles its kernel anew for another number of rows.
-        """
-        padded = np.zeros(max(_LEAST_CHOSEN, 1 << (len(chosen) - 1).bit_length()), np.int64)
-        padded[: len(chosen)] = chosen
-        found = self.groups_above(rows[padded], bias) // (len(self._taken) // GROUP)
-        is_above = np.zeros(len(padded), bool)
-        is_above[found] = True
-        return chosen[is_above[: len(chosen)]]
-
-    def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return all products of rows (B, D), (B, P)."""
-        products: NDArray[np.float32] = self._multiplier.products(rows) - self._taken.astype(np.float32)
-        return products
-
-
-def largest_error(dim: int) -> float:
-    """Bound how far a product plus a bias can be from the exact sum, for vectors of `dim` components.
-
-    Three numbers may be rounded to float32, each by at most `2**-24` of itself: the sum of unsigned bytes, at most
-    `255 * 127 D`; what is taken away, at most `128 * 127 D`; and their difference, at most `127 * 127 D`. Rounding the
-    bias itself and the last sum comes on top: twice `2**-24` of the bias.
+    Args:
+        codes: (P, D) int8, as many of each context.
+        contexts: how many contexts there are.
+        factors: of each product, for each block of rows, (blocks, P), not negative.
+        terms: what is added to it, (blocks, P).
     """
-    return (_LARGEST_ROW + ZERO + _LARGEST_CODE) * _LARGEST_CODE * dim * _UNIT
+
+    def __init__(
+        self, codes: NDArray[np.int8], contexts: int, factors: NDArray[np.float64], terms: NDArray[np.float64]
+    ) -> None:
+        self._multiplier = multiplying_library().multiplier(codes, contexts)
+        terms = terms - factors * (ZERO * codes.sum(axis=1, dtype=np.float64))
+        terms += largest_error(codes.shape[1], factors, terms)
+        self._factors, self._terms = factors.astype(np.float32), terms.astype(np.float32)
+
+    def largest(self, rows: NDArray[np.uint8], block: int) -> NDArray[np.float32]:
+        """Return the largest of `product * factor + term` over the codes of each context, or a little more.
+
+        rows: of one block, (B, D). Returns (B, C), until this thread multiplies again: at least the exact numbers, and
+        at most twice `largest_error` more.
+        """
+        return self._multiplier.largest(rows, self._factors[block], self._terms[block])
+
+
+def largest_error(dim: int, factors: NDArray[np.float64], terms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Bound how far `product * factor + term` can be from what it is exactly, for vectors of `dim` components.
+
+    The sum of unsigned bytes is at most `255 * 127 D`. It may be rounded to float32, and so are the factor and what
+    both give: each by at most `2**-24` of itself, so three times that of the largest sum times factor. Rounding the
+    term and the result add `2**-24` of the term twice and once of the sum times factor. Of each five and three are
+    taken, because what is rounded can be a little more than what it is rounded from, and this is added to the term.
+    """
+    sums = _LARGEST_ROW * _LARGEST_CODE * dim
+    error: NDArray[np.float64] = _UNIT * (5 * sums * factors + 3 * np.abs(terms)) + 4 * sums * _TINY
+    return error
 
 
 def multiplies_bytes() -> bool:
@@ -159,36 +152,35 @@ def _is_right(dim: int) -> bool:
     Products must be exact while float32 holds all their sums: up to D = 518.
     """
     rng = np.random.default_rng(0)
-    rows, codes = (rng.integers(-127, 128, (n, dim)) for n in (_CHECKED_ROWS, 2 * GROUP))
+    rows, codes = (rng.integers(-127, 128, (n, dim)) for n in (_CHECKED_ROWS, _CHECKED_CODES))
     rows[0], rows[1], rows[2:4, ::2] = 127, -127, 127
     codes[0], codes[1], codes[2:6] = 127, -127, 127
     codes[3, 0], codes[4, :2], codes[5, :3] = 126, 126, 126
-    exact = rows @ codes.T  # (40, 16)
-    product, stored = ByteProduct(codes.astype(np.int8)), (rows + ZERO).astype(np.uint8)
+    exact, stored = rows @ codes.T, (rows + ZERO).astype(np.uint8)  # (40, 16)
+    ones, taken = np.ones(_CHECKED_CODES), ZERO * codes.sum(axis=1, dtype=np.float64)
+    alone = multiplying_library().multiplier(codes.astype(np.int8), _CHECKED_CODES)
+    off = np.abs(alone.largest(stored, ones.astype(np.float32), -taken.astype(np.float32)) - exact).max(axis=0)
     holds_all = _LARGEST_ROW * _LARGEST_CODE * dim * _UNIT < 1
-    off = float(np.abs(product.products(stored) - exact).max())
-    return off <= (0.0 if holds_all else largest_error(dim)) and _finds(product, stored, exact)
-
-
-def _finds(product: ByteProduct, rows: NDArray[np.uint8], exact: NDArray[np.int64]) -> bool:
-    """Whether the groups above a bound are found, and besides only those that rounding can put there."""
-    added = (0.5 - exact[7]).astype(np.float32)
-    added[3], added[4] = np.inf, -np.inf
-    bias = added.astype(np.float64)
-    rounding = largest_error(rows.shape[1]) + 2 * _UNIT * np.abs(np.where(np.isfinite(bias), bias, 0))
-    above = np.zeros(exact.size // GROUP, bool)
-    above[product.groups_above(rows, added)] = True
-    must, may = ((exact + bias + slack > 0.5).reshape(-1, GROUP).any(axis=1) for slack in (-rounding, rounding))
-    return bool((above >= must).all() and (above <= may).all())
+    if not (off <= (0.0 if holds_all else largest_error(dim, ones, taken))).all():
+        return False
+    factors, terms = rng.uniform(0.5, 2, (1, _CHECKED_CODES)), rng.normal(0, 127 * dim, (1, _CHECKED_CODES))
+    slack = 2 * largest_error(dim, factors, np.abs(terms) + factors * np.abs(taken)).max()
+    for contexts in _CHECKED_CONTEXTS:
+        largest = ByteProduct(codes.astype(np.int8), contexts, factors, terms).largest(stored, 0)
+        above = largest - (exact * factors + terms).reshape(len(rows), contexts, -1).max(axis=2)
+        if not ((above >= 0) & (above <= slack)).all():
+            return False
+    return True
 
 
 def _is_fast(dim: int) -> bool:
     """Whether any turn of several takes at most _SLOW times as long as a product in float32, in this thread's time."""
     rows, codes = min(_TIMED_ROWS, max(1, _TIMED_BYTES // dim)), _TIMED_CODES
     wide, stored = np.ones((rows, dim), np.float32), np.ones((rows, dim), np.uint8)
-    product, wide_codes = ByteProduct(np.ones((codes, dim), np.int8)), np.ones((dim, codes), np.float32)
+    ones, wide_codes = np.ones((1, codes)), np.ones((dim, codes), np.float32)
+    product = ByteProduct(np.ones((codes, dim), np.int8), 1, ones, ones)
     usual = min(_seconds(lambda: wide @ wide_codes) for _ in range(_ROUNDS))
-    return any(_seconds(lambda: product.products(stored)) <= _SLOW * usual for _ in range(_ROUNDS))
+    return any(_seconds(lambda: product.largest(stored, 0)) <= _SLOW * usual for _ in range(_ROUNDS))
 
 
 def _seconds(work: Callable[[], NDArray[Any]]) -> float:
