@@ -8,7 +8,7 @@ import pytest
 from fakes import HashEncoder
 
 from polyrank.index_builder.building.pipeline import build
-from polyrank.index_builder.generation import texts as module
+from polyrank.index_builder.generation import candidates as module
 from polyrank.index_builder.generation.generation import StoredTexts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import unmatched

@@ -614,7 +614,7 @@ def test_searches_are_done_together_where_that_saves_time(scanned: Serving, monk
 
     original = retrieval.search
     monkeypatch.setattr(retrieval, "search", search)
-    monkeypatch.setattr(Status, "shares", shares)
+    monkeypatch.setattr(Status, "shares", lambda *_: shares)
     ranked_together(scanned, [asked(f"w{n}") for n in range(4)])
     assert sum(together) == 4
     assert (max(together) > 1) == shares
@@ -646,7 +646,7 @@ def test_one_that_cannot_be_scored_has_no_other_scored_again(scanned: Serving, m
 
     original = retrieval.part_found
     monkeypatch.setattr(retrieval, "part_found", best_found)
-    monkeypatch.setattr(Status, "shares", True)
+    monkeypatch.setattr(Status, "shares", lambda *_: True)
     answers = ranked_together(scanned, [asked(text) for text in texts])
     assert sorted(scored) == [0, 1, 2, 3]
     assert [type(answer) for answer in answers] == [Ranked, Ranked, RuntimeError, Ranked]

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from service_fakes import running
 
+from polyrank.model.search.scan import Status
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import LocalPart
@@ -245,7 +246,7 @@ BUILT = Built()
 async def sought(runtime: Runtime, journey: Journey) -> None:
     """Search a part, together with others that do; of what it finds only times count."""
     part: Any = SimpleNamespace(
-        snapshot=SimpleNamespace(generation=BUILT), scan=SimpleNamespace(status=SimpleNamespace(shares=True)),
+        snapshot=SimpleNamespace(generation=BUILT), scan=SimpleNamespace(status=Status("gpu", "it is a test")),
         scans_all=True, vectors=SimpleNamespace(are_here=True),
     )  # fmt: skip
 
