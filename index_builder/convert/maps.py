@@ -139,8 +139,8 @@ def found(path: str, where: Any, key: str) -> Any:
         raise RowError("nested too deep") from None
 
 
-def checked(path: str, key: str, source: str) -> str:
-    """Return a path; raises InvalidInput where it is none, or is too deep or large for a map."""
+def _check_path(path: str, key: str, source: str) -> None:
+    """Raise InvalidInput where a path is none, or is too deep or large for a map."""
     try:
         deep, made = _sizes(_compiled(path).parsed)
     except JMESPathError as error:
@@ -149,7 +149,6 @@ def checked(path: str, key: str, source: str) -> str:
         deep = made = MOST_DEEP + 1
     if deep > MOST_DEEP or made > MOST_MADE:
         raise InvalidInput(f"{source}: {key} may be {MOST_DEEP} parts deep, and make {MOST_MADE} lists and objects")
-    return path
 
 
 def _sizes(parsed: Any) -> tuple[int, int]:
@@ -199,7 +198,7 @@ def map_of(called: str, content: Object, source: str) -> Map:
         if not all(isinstance(each, str) for each in texts):
             raise InvalidInput(f"{source}: {key} must be a list of texts")
         for path in texts if key in (*PATHS, "told_by", "keep") else []:
-            checked(path, key, source)
+            _check_path(path, key, source)
         values[key] = tuple(value) if kind is list else value
     paths = {key: values.pop(key) for key in [*values] if key in PATHS}
     if values.get("texts", "plain") not in FORMS:

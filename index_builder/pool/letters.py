@@ -23,7 +23,7 @@ da ne, da nu, ano ne, áno nie, kyllä ei, igen nem, evet hayır, ναι οχι,
 _SAID = [folded_line(pair).split() for said in _PAIRS.split(",") for pair in (said, said.replace("\u0131", "i"))]
 _FALSE = frozenset(false for _, false in _SAID) | {"0", "0.0", "f", "n"}
 _BOTH = frozenset(map(frozenset, _SAID))
-LONGEST = 12
+LONGEST_ANSWER = 12  # letters of a word for true or false
 
 LOOKED_BYTES = 4 << 20  # the beginning of a file, which tells its encoding
 _GUESSED_BYTES = 1 << 16

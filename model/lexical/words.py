@@ -19,7 +19,7 @@ from polyrank.model.text.letters import is_far, near_and_far, spelt_out
 
 _TOKEN = re.compile(r"\w+(?:[.\-']\w+)*")  # of a plain text
 _DIGIT = re.compile(r"\d")
-_IN_PARTS = re.compile("['._\\-\"\u00b7\u05f3\u05f4]")  # in tokens that may be no word, or several
+_IN_PARTS = re.compile("['._\\-\"\u00b7\u05f3\u05f4]")  # for which a token may have to be split or cleaned
 _JOINTS = re.compile(r"[._\-]+")
 
 # What people write for the same thing; and what would run into the word or the number before it when it is folded.
@@ -86,9 +86,8 @@ def words(text: str) -> list[str]:
 
     A name with a digit stays whole with its dots, hyphens and underscores; one without is as many words as it has
     parts. Apostrophes are dropped, or part a word from its article or its ending. Scripts without spaces, and Korean,
-    give short pieces of each run (`_pieces_of_run`), which overlap. Marks that Arabic, Persian and Hebrew may leave out
-    are left out. An emoji is a word. Takes time in proportion to the
-    text, whatever it holds.
+    give short pieces of each run, which overlap (`_pieces_of_run`, `_pieces_of_korean`). Marks that Arabic, Persian and
+    Hebrew may leave out are left out. An emoji is a word. Takes time in proportion to the text, whatever it holds.
 
     >>> words("Don't use ORD-123-x: v2.3.1 fails with 0x80070057.")
     ['dont', 'use', 'ord-123-x', 'v2.3.1', 'fails', 'with', '0x80070057']

@@ -248,10 +248,6 @@ class Best:
             return self.threshold
         return self.threshold - self.margin - self._relative * abs(self.threshold)
 
-    def expect(self, threshold: float) -> None:
-        """Raise the threshold to a score that k rows are known to reach; these rows are yet to be added."""
-        self.threshold = max(self.threshold, threshold)
-
     def add(self, scores: Scores, rows: NDArray[np.int64]) -> None:
         """Add new rows (n,) with their scores (n,), and drop the rows that fall below the bar.
 
@@ -261,14 +257,10 @@ class Best:
             raise VectorsDamaged(largest, math.inf)
         scores, rows = np.concatenate([self._scores, scores]), np.concatenate([self.rows, rows])
         if len(scores) >= self._k:
-            self.expect(kth_best(scores, self._k))
+            at = len(scores) - self._k
+            self.threshold = max(self.threshold, float(np.partition(scores, at)[at]))
         keep = scores >= self.bar
         self._scores, self.rows = scores[keep], rows[keep]
-
-
-def kth_best(scores: Scores, k: int) -> float:
-    """Return the k-th largest of scores (n,), n at least k."""
-    return float(np.partition(scores, len(scores) - k)[len(scores) - k])
 
 
 def added(late: Scores, rows: Rows, additions: Additions | None) -> Scores:

@@ -1,8 +1,8 @@
 """Patterns over sets of letters by Unicode's properties: `re` is fast and knows none, `regex` knows all and is slow.
 
 So a pattern is compiled twice. For *near* texts the sets are spelt out for `re`, which finds a letter of Unicode's
-first plane in a table. Behind that plane it goes through a set range by range, so only emoji count as near there. Texts
-with other letters are *far*, and searched by `regex`.
+first plane in a table. Beyond it `re` tries each range of a set in turn, so only emoji count as near there. Texts with
+other letters are *far*, and searched by `regex`.
 """
 
 import re

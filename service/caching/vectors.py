@@ -163,8 +163,9 @@ class RedisVectors:
         if len(gaps):
             vectors[gaps] = np.take(self.matrix(), rows[gaps], axis=0)
             self._count("matrix", "hit", len(gaps))
-        if first_only or own.late is None or self._rows is None:
+        if first_only or own.late is None:
             return Representations(vectors), available
+        assert self._rows is not None, "a second stage has rows"
         found, rows_available = self._rows.read(ids, budget)
         lacking = [at for at, each in enumerate(found) if each is None]
         if lacking and own.late.has_rows:

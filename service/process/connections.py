@@ -163,7 +163,7 @@ class Beginnings:
     def is_late(self, is_known: bool) -> bool:
         """Whether a request that comes now would wait too long, if turns go on as they lately did."""
         own, other = (self._known, self._new) if is_known else (self._new, self._known)
-        return bool(own) and self._rate.measured(len(own) + min(len(own), len(other))) > BEGIN_SECONDS
+        return self._rate.measured(len(own) + min(len(own), len(other))) > BEGIN_SECONDS
 
     async def turn(self, is_known: bool) -> None:
         """Wait until a request may begin; `is_known`: its connection has had an answer."""

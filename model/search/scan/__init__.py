@@ -3,8 +3,8 @@
 `prepare` makes a pool ready once; the scan it returns then answers any number of queries. Every scan gives the answer
 of `polyrank.model.search.topk.top_k`: the rows and scores of scoring every row and sorting by (-score, row).
 
-Read `plain.py` first: it holds the interface. `quantised/` scans on a CPU with a copy of the pool in bytes, `gpu/` in
-the memory of a GPU.
+Read `plain.py` first: it holds the interface. `quantised.py` scans on a CPU with a copy of the pool in bytes, `gpu.py`
+in the memory of a GPU.
 """
 
 import logging

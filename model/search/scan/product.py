@@ -103,8 +103,8 @@ def largest_error(dim: int, factors: NDArray[np.float64], terms: NDArray[np.floa
 
     The sum of unsigned bytes is at most `255 * 127 D`. It may be rounded to float32, and so are the factor and what
     both give: each by at most `2**-24` of itself, so three times that of the largest sum times factor. Rounding the
-    term and the result add `2**-24` of the term twice and once of the sum times factor. Of each five and three are
-    taken, because what is rounded can be a little more than what it is rounded from, and this is added to the term.
+    term and the result add `2**-24` of the term twice and once of the sum times factor. That makes four and two. Five
+    and three are taken, since the term grows by this error, and what is rounded may be more than what it was.
     """
     sums = _LARGEST_ROW * _LARGEST_CODE * dim
     error: NDArray[np.float64] = _UNIT * (5 * sums * factors + 3 * np.abs(terms)) + 4 * sums * _TINY

@@ -29,6 +29,7 @@ _MOST_ASKED = 0.1  # share of the rows, as k: with a larger k too many rows surv
 _PRODUCT_ELEMENTS = 2**19  # of the product of a part of a block: stays in cache
 _PROMISING = 20  # more rows than twice k are scored for the first k-th best
 _SCORED_ROWS = 4096  # survivors scored at a time in float32
+_MOST_BOUNDS = 2**25  # of a pass, over all rows and contexts: 128 MiB
 _MOST_SURVIVORS = 0.3  # share of the rows: with more, bounds are no help and the plain scan takes over
 
 
@@ -48,7 +49,7 @@ class QuantisedScan:
         found = {at: self._plain.of(query) for at, query in enumerate(queries) if not self._prunes(query, codes)}
         waiting = [at for at in range(len(queries)) if at not in found]
         with np.errstate(all="ignore"):  # what is no number is found by its score
-            for group in _groups([queries[at] for at in waiting]):
+            for group in _groups([queries[at] for at in waiting], _MOST_BOUNDS // len(self._stored)):
                 for query, bounds in zip(group, self._bounds([query.codes for query in group]), strict=True):
                     found[waiting.pop(0)] = self._best(query, bounds)
         return [found[at] for at in range(len(queries))]
@@ -102,11 +103,12 @@ class QuantisedScan:
         return ranked(self._stored, query.codes, np.sort(best.rows), k, self.longest, query.additions)
 
 
-def _groups(queries: Sequence[Query]) -> Iterator[list[Query]]:
-    """Split queries into groups that share a pass."""
+def _groups(queries: Sequence[Query], most: int) -> Iterator[list[Query]]:
+    """Split queries into groups that share a pass, of at most so many, or of one."""
     group: list[Query] = []
     for query in queries:
-        if group and max(len(each.codes) for each in (*group, query)) * (len(group) + 1) > PASS_CODES:
+        codes = max(len(each.codes) for each in (*group, query)) * (len(group) + 1)
+        if group and (len(group) >= most or codes > PASS_CODES):
             yield group
             group = []
         group.append(query)
