@@ -52,7 +52,7 @@ class Api:
     def wait(
         self, job_id: str, until: Callable[[dict[str, Any]], bool] = lambda job: job["state"] in FINAL
     ) -> dict[str, Any]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             response = self.client.get(f"/index/jobs/{job_id}")
             JobOut.model_validate_json(response.content)
