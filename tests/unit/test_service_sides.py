@@ -141,9 +141,9 @@ def test_a_request_for_which_the_live_one_needs_the_time_as_well_ends_no_canary(
     trial: Callable[[Journey], Awaitable[None]],
 ) -> None:
     """Else whoever sends 400 new texts with little time would end any."""
-    asked = Asked(trial=trial, live=waiting(0.4))
-    for _ in range(2):
-        assert asked.at(0.1, seconds=1.0)[0] == "live"
+    asked = Asked(trial=trial, live=waiting(0.2))
+    for _ in range(6):
+        assert asked.at(0.1, seconds=0.5)[0] == "live"
     asked.does["live"] = raising(DeadlineExceeded("late"))
     for _ in range(6):
         with pytest.raises(DeadlineExceeded):
