@@ -5,10 +5,8 @@ from pathlib import Path
 
 import torch
 from benchmarks.load.drive import REPOSITORY
-from safetensors.torch import load_file, save_file
 
 import polyrank
-from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.checkpoint.lookup import MINILM, resolve_base
 
 CHAT_POLY = REPOSITORY / "checkpoints" / "chat-poly"
@@ -24,10 +22,7 @@ def base_in(models: Path) -> Path:
 
 
 def poly_in(models: Path) -> Path:
-    """Make a Poly-encoder with the transformer, pooling and limits of the published sentence encoder.
-
-    It takes its 64 codes from chat-poly, because the speed of a scan depends on how much context vectors differ.
-    """
+    """Make a Poly-encoder with the transformer, pooling and limits of the published sentence encoder, and any codes."""
     config = polyrank.ModelConfig(
         architecture="poly", base_name="", weights="base", reduction="mean", shared_encoder=True, normalize=True,
         code_scale=20.0, score_scale=20.0, max_context_tokens=TOKENS, max_candidate_tokens=TOKENS,
@@ -35,7 +30,6 @@ def poly_in(models: Path) -> Path:
     folder = models / "polyrank-poly"
     if not folder.is_dir():
         _save(config, folder)
-        save_file({"code_vectors": load_file(CHAT_POLY / WEIGHTS_FILE)["code_vectors"]}, folder / WEIGHTS_FILE)
     return folder
 
 

@@ -124,6 +124,7 @@ def _collection(folder: Path, table: sqlite3.Connection) -> Iterator[tuple[Path,
 
     Raises InvalidInput where a file cannot be read.
     """
+    table.execute("DROP TABLE IF EXISTS texts")  # of the collection before
     table.execute("CREATE TABLE texts (kind TEXT, name TEXT, text TEXT, PRIMARY KEY (kind, name)) WITHOUT ROWID")
     for kind in ("queries", "corpus"):
         files = sorted(file for file in folder.glob(f"{kind}*.jsonl*") if file.is_file())

@@ -9,9 +9,10 @@ import re
 from functools import cache
 from typing import Any
 
+import numpy as np
 import regex
 
-_NEAR = "".join(map(chr, [*range(0x10000), *range(0x1F000, 0x20000)]))
+_NEAR = np.r_[:0x10000, 0x1F000:0x20000].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
 # The first range is quick to look for. Some letters of the first plane fold to far ones.
 _FAR = re.compile("[\ufa6c-\U0010ffff](?<=[\U00010000-\U0001efff\U00020000-\U0010ffff\ufa6c\ufacf-\ufad9])")
 

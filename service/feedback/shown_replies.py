@@ -103,16 +103,16 @@ class ShownReplies:
                 stream.seek(at := max(at, newest))
             else:  # lines may have been taken out of it, so nobody knows how far it was read
                 at, skips = 0, False
+            since = self._since
             while (line := stream.readline(files.MOST_BYTES)).endswith(b"\n"):
                 at += len(line)
                 parsed = files.parsed_line(line)
                 if parsed is None or parsed.get("kind") != RANKING:
                     continue
                 if skips and (told := told_by(parsed.get("id"))) is not None:
-                    self._since, skips = max(self._since, told.at + _MINUTE), False
+                    since, skips = min(told.at + _MINUTE, time.time()), False
                 if self.lacks(parsed.get("id")):
                     with suppress(ValueError):
                         self.note(RANKINGS.validate_python(parsed))
-            if skips:
-                self._since = time.time()
+            self._since = max(self._since, time.time() if skips else since)
             self._read[name] = at

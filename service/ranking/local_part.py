@@ -143,7 +143,7 @@ def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
         words=values,
         longest=part.longest,
         candidates=lambda asked: part.snapshot.candidates(rows[asked]),
-        gather=lambda asked, first_only: part.gather(rows[asked], first_only, journey.budget),
+        gather=lambda asked, first_only: part.gather(rows[asked], journey.budget, first_only),
     )
 
 

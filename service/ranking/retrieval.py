@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -258,14 +257,15 @@ def part_found(search: PoolSearch, found: Found) -> Hits:
     rows, scores, cache_available = found.rows, found.scores, True
     if scores is None:
         with journey.timed("fetch"):
-            stored, cache_available = part.gather(rows, True, journey.budget)
+            stored, cache_available = part.gather(rows, journey.budget, True)
         with journey.timed("score"):
             additions = None if words is None else replace(words.own, values=words.of(rows))
             best = top_k(stored.first, search.codes, search.request.depth, longest=part.longest, additions=additions)
             rows, scores = rows[best.rows], best.scores
     candidates = None
     if search.with_candidates:
-        candidates = journey.measure("fetch", partial(part.snapshot.candidates, rows))
+        with journey.timed("fetch"):
+            candidates = part.snapshot.candidates(rows)
     return Hits(
         order=part.snapshot.order(rows),
         rows=rows,

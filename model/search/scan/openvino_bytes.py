@@ -30,7 +30,7 @@ class OpenVinoProduct:
 
     def __init__(self, codes: NDArray[np.int8], contexts: int) -> None:
         self._codes = np.ascontiguousarray(codes)
-        self._contexts, self._of_each = contexts, len(codes) // contexts
+        self._contexts = contexts
         self._threads = count()
 
     def largest(
@@ -42,7 +42,7 @@ class OpenVinoProduct:
         request = _request(self._threads, self._contexts == 1)
         inputs = [rows, self._codes, factors[None], terms[None]]
         if self._contexts > 1:
-            inputs.append(np.array([len(rows), self._contexts, self._of_each]))
+            inputs.append(np.array([len(rows), self._contexts, -1]))
         for at, each in enumerate(inputs):
             request.set_input_tensor(at, ov.Tensor(each, shared_memory=True))
         request.infer()

@@ -55,7 +55,7 @@ class QuantisedScan:
         return [found[at] for at in range(len(queries))]
 
     def _prunes(self, query: Query, codes: int) -> bool:
-        """Whether a pass can leave out enough rows to be worth its time. codes: of all queries that share it."""
+        """Whether a pass can leave out enough rows to be worth its time. codes: of all queries of the call."""
         count = len(self._stored)
         least = _ROWS_FOR_ONE_CODE if codes == 1 else _ROWS_FOR_FEW_CODES if codes < _FEW_CODES else 0
         return count >= least and 0 < query.k <= _MOST_ASKED * count and query.count(count) > _FEW_ALLOWED * count
@@ -104,7 +104,7 @@ class QuantisedScan:
 
 
 def _groups(queries: Sequence[Query], most: int) -> Iterator[list[Query]]:
-    """Split queries into groups that share a pass, of at most so many, or of one."""
+    """Split queries into groups that share a pass: of at most `most` queries and PASS_CODES codes, or of one query."""
     group: list[Query] = []
     for query in queries:
         codes = max(len(each.codes) for each in (*group, query)) * (len(group) + 1)
