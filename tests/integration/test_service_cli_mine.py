@@ -70,6 +70,8 @@ def test_negatives_are_those_of_the_rules_that_are_asked_for(
     assert (result["examples"], result["negatives"]) == (30, sum(len(each.negatives) for each in after))
     assert result["without_negatives"] == sum(not each.negatives for each in after)
     assert list(result["filtered"]) == ["positive", "rank", "margin", "check"]
+    assert result["negatives"] > 20
+    assert (result["filtered"]["margin"] > 0) == (rules.margin is not None)
     assert result["filtered"]["rank"] == 30 * rules.skip
     assert (result["filtered"]["check"] > 0) == (check is not None)
 

@@ -270,6 +270,7 @@ def test_most_rows_are_left_out_where_bounds_can_tell(scored: list[int]) -> None
     matrix = rng.normal(size=(4000, 32)).astype(np.float16)
     assert_exact(matrix, [Query((rng.normal(size=(1, 32)) * 3).astype(np.float32), 5)])
     assert 5 <= sum(scored) < 40
+    assert max(scored) <= 7, "so many at a time"
 
 
 @pytest.mark.parametrize("kind", ["a few rows", "half of the rows", "a tail", "negative", "a little for each"])
@@ -280,6 +281,7 @@ def test_most_rows_are_left_out_whatever_is_added(kind: str, scored: list[int]) 
     codes = (rng.normal(size=(1, 32)) / 3).astype(np.float32)
     assert_exact(matrix, [Query(codes, 5, None, additions_of(kind, 1.0, 4000, rng))])
     assert 5 <= sum(scored) < 40
+    assert max(scored) <= 7, "so many at a time"
 
 
 def test_a_row_that_is_best_for_what_is_added_is_found_wherever_it_lies() -> None:
@@ -316,7 +318,10 @@ def test_contexts_that_do_not_fit_share_several_passes(monkeypatch: pytest.Monke
     monkeypatch.setattr(quantised, "PASS_CODES", 20)
     rng = np.random.default_rng(2)
     matrix = rng.normal(size=(300, 8)).astype(np.float32)
-    assert_exact(matrix, [Query(rng.normal(size=(m, 8)).astype(np.float32), 4) for m in (8, 9, 30, 1, 1, 16)])
+    queries = [Query(rng.normal(size=(m, 8)).astype(np.float32), 4) for m in (8, 9, 30, 1, 1, 16)]
+    assert_exact(matrix, queries)
+    for most, sizes in ((9, [[8, 9], [30], [1, 1], [16]]), (1, [[8], [9], [30], [1], [1], [16]])):
+        assert [[len(each.codes) for each in group] for group in quantised._groups(queries, most)] == sizes
 
 
 def test_small_pools_and_old_processors_have_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,11 +379,14 @@ def test_every_dimension_equals_scoring_every_row(
 class RoundingProduct:
     """Stands in for a library's product: rounds sums of unsigned bytes to float32, as with AMX, or worse.
 
-    bits: of a sum that rounding keeps; 24 are float32's. added: to every product.
+    bits: of a sum that rounding keeps; 24 are float32's. added: to every product, of so many contexts alone if `of`.
     """
 
-    def __init__(self, codes: NDArray[np.int8], contexts: int, bits: int = 24, added: float = 0.0) -> None:
-        self._codes, self._contexts, self._bits, self._added = codes.astype(float), contexts, bits, added
+    def __init__(
+        self, codes: NDArray[np.int8], contexts: int, bits: int = 24, added: float = 0.0, of: int | None = None
+    ) -> None:
+        self._codes, self._contexts, self._bits = codes.astype(float), contexts, bits
+        self._added = added if of in (None, contexts) else 0.0
 
     def largest(
         self, rows: NDArray[np.uint8], factors: NDArray[np.float32], terms: NDArray[np.float32]
@@ -404,6 +412,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 StandIn = Callable[..., None]
+
+
+@pytest.mark.parametrize("contexts", [1, 2])
+def test_a_library_that_is_wrong_for_few_contexts_alone_is_refused(stand_in: StandIn, contexts: int) -> None:
+    stand_in(added=-(2.0**20), of=contexts)
+    assert "wrong" in (product.refusal(64) or "")
 
 
 @pytest.mark.parametrize("d", DIMS)

@@ -23,6 +23,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import InvalidInput, Shortage
 from polyrank.model.search.scan import Query, Status, product
+from polyrank.service import resources
 from polyrank.service.errors import NotReady
 from polyrank.service.live import models
 from polyrank.service.live.serving import Opener, SearchStatus
@@ -30,6 +31,7 @@ from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import Serving
+from polyrank.service.settings import Settings
 
 
 class Fixture:
@@ -503,5 +505,5 @@ def test_a_reranker_that_counts_words_and_a_generation_without_is_said_at_every_
 def test_a_reranker_has_scored_before_anybody_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     scored: list[int] = []
     monkeypatch.setattr(WordCross, "score_pair_batch", lambda _, pairs: scored.append(len(pairs.owners)))
-    models.warm_up_scorer(WordCross())
+    resources._load_scorer(Settings(store=Path("s"), reranker="r"), lambda _: WordCross(), Metrics())
     assert scored == [count for _, count in models._PAIRS]
