@@ -15,7 +15,7 @@ import regex
 from numpy.typing import NDArray
 
 from polyrank.model.text.folding import digest64, folded, folded_line
-from polyrank.model.text.letters import is_far, near_and_far, spelt_out
+from polyrank.model.text.letters import NearAndFar, is_far
 
 _TOKEN = re.compile(r"\w+(?:[.\-']\w+)*")  # of a plain text
 _DIGIT = re.compile(r"\d")
@@ -31,16 +31,17 @@ _ALIKE = {
 }
 _ALIKE_SIGN = re.compile(f"[{''.join(_ALIKE)}]")
 # Arabic and Persian vowels and the stroke that only widens a word (tatweel), Hebrew vowels and accents: seldom written.
-_OPTIONAL = re.compile(
-    spelt_out(r"[[\u0640\u0610-\u061A\u064B-\u065F\u0670\u06D6-\u06ED\u0591-\u05BD\u05BF-\u05C7]&&[\p{Mn}\u0640]]")
+_OPTIONAL = NearAndFar(
+    "{optional}",
+    optional=r"[[\u0640\u0610-\u061A\u064B-\u065F\u0670\u06D6-\u06ED\u0591-\u05BD\u05BF-\u05C7]&&[\p{Mn}\u0640]]",
 )
-_OTHER_DIGITS = near_and_far("{digit}", digit=r"[\p{Nd}--0-9]")  # of other scripts; Python does not know the newest
+_OTHER_DIGITS = NearAndFar("{digit}", digit=r"[\p{Nd}--0-9]")  # of other scripts; Python does not know the newest
 _UNSPACED = (  # letters of scripts without spaces between words, and of Korean, which writes particles onto words
     r"[[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Hangul}\p{LB=SA}\u3006\u30FC]&&[\p{L}\p{M}\u3007]]"
 )
 _SPACED = rf"[[\p{{L}}\p{{Mn}}\p{{Mc}}\p{{N}}_]--{_UNSPACED}]"
 # As Unicode bounds words (UAX 29), Hebrew abbreviations and Catalan's l·l among them. A mark without a letter is none.
-_ANY_TOKEN = near_and_far(
+_ANY_TOKEN = NearAndFar(
     r"(?=[^\0-/:-@\[-^`{{-\x7f\u3001\u3002])"  # most letters between words are told from emoji soonest by this
     r"(?:{first}{spaced}*(?:(?:[.\-']|(?<={hebrew})[\"\u05F3\u05F4](?={hebrew})|(?<=l)\u00B7(?=l)){spaced}+)*"
     r"|{first_unspaced}{unspaced}*"
@@ -55,12 +56,12 @@ _ANY_TOKEN = near_and_far(
     tone=r"\p{EMod}",
     flag=r"\p{RI}",
 )
-_IN_RUN = near_and_far("{unspaced}", unspaced=_UNSPACED)
+_IN_RUN = NearAndFar("{unspaced}", unspaced=_UNSPACED)
 _FIRST_UNSPACED = "\u0e00"  # they all come behind it
-_KOREAN = re.compile(spelt_out(r"\p{Hangul}") + "+")
-_IDEOGRAPHS = near_and_far("{ideograph}+", ideograph=r"[[\p{Han}\u3006]--\p{M}]")
-_LETTER = near_and_far(".{mark}*", mark=r"\p{M}")
-_TELLS_ALONE = near_and_far("{ideograph}{mark}*|.{mark}+", ideograph=r"[\p{Han}\u3006]", mark=r"\p{M}")
+_KOREAN = NearAndFar("{hangul}+", hangul=r"\p{Hangul}")
+_IDEOGRAPHS = NearAndFar("{ideograph}+", ideograph=r"[[\p{Han}\u3006]--\p{M}]")
+_LETTER = NearAndFar(".{mark}*", mark=r"\p{M}")
+_TELLS_ALONE = NearAndFar("{ideograph}{mark}*|.{mark}+", ideograph=r"[\p{Han}\u3006]", mark=r"\p{M}")
 
 # Latin, Greek and Cyrillic letters and signs that only lose their case when folded: their texts go the fast way.
 _SPECIAL = regex.compile(r"[\p{M}\u00B7\p{ExtPict}--\p{ASCII}]", regex.V1)
@@ -103,10 +104,10 @@ def words(text: str) -> list[str]:
     far = is_far(whole)
     if not _IN_RUN[far].search(whole):
         return tokens
-    has_korean = _KOREAN.search(whole)
+    has_korean = _KOREAN[far].search(whole)
     found = []
     for token in tokens:
-        if has_korean and _KOREAN.fullmatch(token):
+        if has_korean and _KOREAN[far].fullmatch(token):
             found += _pieces_of_korean(token)
         elif token > _FIRST_UNSPACED and _IN_RUN[far].match(token):
             found += _pieces_of_run(token, far)
@@ -140,7 +141,7 @@ def _tokens(text: str) -> list[str]:
     else:
         text = folded(_ALIKE_SIGN.sub(lambda sign: _ALIKE[sign[0]], text))
         far = is_far(text)
-        text = _OTHER_DIGITS[far].sub(lambda digit: str(decimal(digit[0], digit[0])), _OPTIONAL.sub("", text))
+        text = _OTHER_DIGITS[far].sub(lambda digit: str(decimal(digit[0], digit[0])), _OPTIONAL[far].sub("", text))
         tokens = _ANY_TOKEN[far].findall(text)
     if not _IN_PARTS.search("".join(tokens)):
         return tokens

@@ -6,18 +6,18 @@ from hashlib import blake2b
 from operator import itemgetter
 from unicodedata import normalize
 
-from polyrank.model.text.letters import is_far, near_and_far
+from polyrank.model.text.letters import NearAndFar, is_far
 
 # Default-ignorable characters (soft hyphens, zero-width spaces and joiners, byte order marks, selectors of variants,
 # marks of direction): they change how a text is broken or drawn. Only a joiner between two emoji makes another emoji.
-_IGNORED = near_and_far(
+_IGNORED = NearAndFar(
     r"{ignorable}(?!(?<={emoji}\u200D){picture})(?!(?<={emoji}\uFE0F\u200D){picture})",
     ignorable=r"\p{DI}",
     emoji=r"[\p{ExtPict}\p{EMod}]",
     picture=r"\p{ExtPict}",
 )
 # Normalising sorts the marks of a letter, in squared time. Unicode's stream-safe format (UAX 15) has 30 at most.
-_TOO_MANY_MARKS = near_and_far("({mark}{mark}{{29}}){mark}+", mark=r"[\p{M}\uFF9E\uFF9F]")
+_TOO_MANY_MARKS = NearAndFar("({mark}{mark}{{29}}){mark}+", mark=r"[\p{M}\uFF9E\uFF9F]")
 # NFKC takes ten times as long for a whole text that has one of these, and they are everywhere in Chinese.
 _WIDE_SIGNS = "\uff0c\uff01\uff1f\uff1a\uff1b\uff08\uff09\uff5e\u3000\u2026\u00a0"
 _NARROW_SIGNS = [(sign, normalize("NFKC", sign)) for sign in _WIDE_SIGNS]

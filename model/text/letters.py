@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import regex
 
-_NEAR = np.r_[:0x10000, 0x1F000:0x20000].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
+_NEAR = np.r_[:0xD800, 0xE000:0x10000, 0x1F000:0x20000].astype("<u4").tobytes().decode("utf-32-le")
 # The first range is quick to look for. Some letters of the first plane fold to far ones.
 _FAR = re.compile("[\ufa6c-\U0010ffff](?<=[\U00010000-\U0001efff\U00020000-\U0010ffff\ufa6c\ufacf-\ufad9])")
 
@@ -37,11 +37,22 @@ def spelt_out(letters: str) -> str:
     return f"[{''.join(f'{re.escape(each[0])}-{re.escape(each[-1])}' for each in ranges)}]"
 
 
-def near_and_far(pattern: str, **sets: str) -> tuple[re.Pattern[str], Any]:
-    """Compile a pattern, in which names of sets stand in braces, for near texts and for far ones.
+class NearAndFar(dict[bool, Any]):
+    """A pattern, in which names of sets stand in braces: [False] is that for near texts, [True] that for far ones.
 
-    >>> [each.findall("a1\U0001e950") for each in near_and_far("{digit}", digit=r"\\p{Nd}")]
-    [['1'], ['1', '\U0001e950']]
+    Each is compiled when it is first needed, because many processes need none.
+
+    >>> digits = NearAndFar("{digit}", digit=r"\\p{Nd}")
+    >>> digits[False].findall("a1\U0001e950"), digits[True].findall("a1\U0001e950")
+    (['1'], ['1', '\U0001e950'])
     """
-    near = {name: spelt_out(letters) for name, letters in sets.items()}
-    return re.compile(pattern.format(**near)), regex.compile(pattern.format(**sets), regex.V1)
+
+    def __init__(self, pattern: str, **sets: str) -> None:
+        self._pattern, self._sets = pattern, sets
+
+    def __missing__(self, far: bool) -> Any:
+        if far:
+            self[far] = regex.compile(self._pattern.format(**self._sets), regex.V1)
+        else:
+            self[far] = re.compile(self._pattern.format(**{name: spelt_out(own) for name, own in self._sets.items()}))
+        return self[far]
