@@ -65,13 +65,14 @@ for name in "$@"; do
       RANK=32 english chat-large --base "${LARGE_BASE:-sentence-transformers/all-mpnet-base-v2}" --languages en \
         --architecture poly --n-codes 64 --steps "${STEPS:-1918}" "${late[@]}"
       quantise chat-large ;;
-    chat-uni) # it needs the chat-poly of the same OUTPUT; a Uni-encoder does not run in int8
+    chat-uni) # it needs the chat-poly of the same OUTPUT
       english plain-uni "${minilm[@]}" --architecture uni --batch-size 64 --negatives 15 --learning-rate 5e-4 \
         --steps "${STEPS:-2370}" --no-evidence
       joined=$OUTPUT/uncalibrated-uni
       [ -e "$joined/polyrank.json" ] || python "$(dirname "$0")/residual.py" "$OUTPUT/plain-uni" "$OUTPUT/chat-poly" "$joined"
       [ -e "$OUTPUT/chat-uni/polyrank.json" ] || polyrank train --only-calibration --seen --held-out 40 --base "$joined" \
-        --train "$texts"/{convai2_train,star,multiwoz22_train,ubuntu_irc}.jsonl.zst --output "$OUTPUT/chat-uni" ;;
+        --train "$texts"/{convai2_train,star,multiwoz22_train,ubuntu_irc}.jsonl.zst --output "$OUTPUT/chat-uni"
+      quantise chat-uni ;;
     *) echo "no checkpoint is called $name" >&2 && exit 2 ;;
   esac
 done

@@ -17,7 +17,6 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.durable import is_free, replacing, write_atomically
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inputs import MOST_TOKENIZER_BYTES, open_input, read_input
-from polyrank.model.registry import ARCHITECTURES, in_words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,8 +80,6 @@ class CheckpointFiles:
             kind = "a base model"
         elif self.config.labels:
             kind = "a classifier"
-        elif ARCHITECTURES[self.config.architecture].reads_once:
-            kind = in_words(self.config.architecture)
         else:
             return f"{self.source} is not quantised, so it has no int8; run polyrank quantise first"
         return f"{self.source} is {kind}, which does not run in int8; use another precision"

@@ -23,7 +23,7 @@ from polyrank.model.architectures.batching import TOKEN_BUDGET, Batch
 from polyrank.model.checkpoint.quantised import Quantisation
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
-from polyrank.model.inference.int8 import quantised
+from polyrank.model.inference.int8 import linear_maps, quantised
 from polyrank.model.inference.network import Forward, Sizes
 from polyrank.model.inference.runners import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, Runner
 from polyrank.model.inference.torch_backend import TorchBackend
@@ -129,9 +129,10 @@ def compiled(part: "NetworkPart", precision: str, quantisation: Quantisation | N
     if precision == INT8:
         if quantisation is None:
             raise InvalidInput("the model is not quantised, so it has no int8; run polyrank quantise first")
-        if part.reads not in quantisation.parts:
+        inputs = quantisation.parts.get(part.reads, {})
+        if not inputs and any(linear_maps(transformer)):
             raise InvalidInput(f"the calibration for int8 knows nothing of {part.reads}; run polyrank quantise again")
-        transformer = quantised(transformer, quantisation.parts[part.reads])
+        transformer = quantised(transformer, inputs)
     models = [
         openvino_core.core().compile_model(model, "CPU", _properties(each))
         for model, each in zip((transformer, ending), _precisions(precision), strict=True)

@@ -10,18 +10,20 @@ import io
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyrank.model.architectures.batching import TokenBatch, joined
+from polyrank.model.architectures.batching import Batch
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.architectures.pairs import PairEncoder
+from polyrank.model.architectures.uni import UniEncoder
 from polyrank.model.checkpoint.quantised import Inputs, MapInput
 from polyrank.model.inference import int8
 from polyrank.model.inference.openvino_backend import translated
-from polyrank.model.inference.parts import CandidatePart, ContextPart, NetworkPart, PairPart
+from polyrank.model.inference.parts import BesidePart, CandidatePart, ContextPart, KnownPart, NetworkPart, PairPart
 from polyrank.model.inference.tracing import traced
 from polyrank.model.rankers.networks import CrossRanker, NetworkRanker
 from polyrank.model.text.dialogues import Dialogue
@@ -49,41 +51,52 @@ def calibrated(
     for done, part in enumerate(parts):
         report("calibration", done, len(parts))
         with translated("NNCF cannot calibrate this model"):
-            found[part.reads] = _inputs(part, list(_batches(part, ranker, examples)))
+            found[part.reads] = _inputs(part, list(_readings(part, ranker, examples)))
     report("calibration", len(parts), len(parts))
     return found
 
 
 def parts_of(ranker: NetworkRanker) -> Iterator[NetworkPart]:
-    """Yield the parts that run where the model serves: a residual Cross-encoder has those of its first stage, too."""
+    """Yield the parts that run where the model serves: a residual encoder of pairs has its first stage's, too."""
     encoder: PairEncoder | LateEncoder = ranker.encoder
     late = encoder if isinstance(encoder, LateEncoder) else encoder.poly
     if isinstance(encoder, CrossEncoder):
         yield PairPart(encoder)
+    if isinstance(encoder, UniEncoder):
+        yield KnownPart(encoder)
+        yield BesidePart(encoder)
     if late is not None:
         yield ContextPart(late)
         yield CandidatePart(late)
 
 
-def _batches(part: NetworkPart, ranker: NetworkRanker, examples: Sequence[Dialogue]) -> Iterator[TokenBatch]:
-    """Yield what a part reads of the examples, one sequence at a time: padding would be watched, too."""
+def _readings(part: NetworkPart, ranker: NetworkRanker, examples: Sequence[Dialogue]) -> Iterator[Callable[[], Batch]]:
+    """Yield what lays out each sequence that a part reads of the examples.
+
+    One at a time, because padding would be watched, too; and each when it is read, because what a Uni-Encoder's
+    candidates know of their contexts takes megabytes each.
+    """
     pad_id = part.backbone().pad_id
     for example, other in zip(examples, [*examples[1:], examples[0]], strict=True):
         if isinstance(ranker, CrossRanker):
             pairs, _ = ranker.tokenize_pairs(example.conversation, [example.response, other.response])
-            contexts, candidates = pairs.contexts, pairs.candidates[:1]
-            if isinstance(part, PairPart):
-                yield from (joined(pairs.take([at]), pad_id) for at in range(len(pairs.candidates)))
+            (context,), own = pairs.contexts, pairs.candidates[:1]
+            joint = [[*context, *candidate[pairs.prefix :]] for candidate in pairs.candidates]
         else:
-            contexts = [ranker.tokenize_context(example.conversation)[0]]
-            candidates, _ = ranker.tokenize_candidates([example.response])
+            joint = []
+            context, _ = ranker.tokenize_context(example.conversation)
+            own, _ = ranker.tokenize_candidates([example.response])
         if isinstance(part, ContextPart):
-            yield part.encoder.context_batch(part.encoder.config, contexts, pad_id)
+            yield partial(part.encoder.context_batch, part.encoder.config, [context], pad_id)
         elif isinstance(part, CandidatePart):
-            yield part.encoder.candidate_batch(part.encoder.config, candidates, pad_id)
+            yield partial(part.encoder.candidate_batch, part.encoder.config, own, pad_id)
+        elif isinstance(part, KnownPart):
+            yield partial(part.laid_out, [context])
+        else:
+            yield from (partial(part.laid_out, [sequence], [len(context)]) for sequence in joint)
 
 
-def _inputs(part: NetworkPart, batches: Sequence[TokenBatch]) -> dict[str, MapInput]:
+def _inputs(part: NetworkPart, readings: Sequence[Callable[[], Batch]]) -> dict[str, MapInput]:
     """Let NNCF quantise a part's transformer; returns what it found of its linear maps, by name."""
     os.environ.setdefault(_UNKNOWN_USE, "1")
     import nncf
@@ -93,8 +106,8 @@ def _inputs(part: NetworkPart, batches: Sequence[TokenBatch]) -> dict[str, MapIn
     with contextlib.redirect_stdout(io.StringIO()):  # its bars
         quantised = nncf.quantize(
             transformer.clone(),
-            nncf.Dataset(batches, lambda batch: [np.asarray(field) for field in batch]),
-            subset_size=len(batches),
+            nncf.Dataset(readings, lambda read: [np.asarray(field) for field in read()]),
+            subset_size=len(readings),
             model_type=nncf.ModelType.TRANSFORMER,
             preset=nncf.QuantizationPreset.MIXED,
             ignored_scope=nncf.IgnoredScope(types=[_ATTENTION], validate=False),

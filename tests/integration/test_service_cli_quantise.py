@@ -14,6 +14,7 @@ import polyrank
 from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.model.checkpoint.quantised import QUANTISED_FILE
 from polyrank.model.quantisation import needs, run
+from polyrank.model.registry import UniConfig
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.cli.commands import train
 
@@ -48,6 +49,8 @@ def content(checkpoint: Path) -> dict[str, bytes]:
     {"architecture": "cross"},
     {"architecture": "cross", "residual": True, "n_codes": 4},
     {"architecture": "colbert"},
+    {"architecture": "uni", "residual": True, "n_codes": 4},
+    {"architecture": "uni", "own": UniConfig(mask="arrow")},
 ], ids=lambda fields: "-".join(map(str, fields.values())))  # fmt: skip
 def test_a_quantised_checkpoint_serves_in_int8(fields: dict[str, Any], tmp_path: Path, capsys: Capture) -> None:
     checkpoint = write_checkpoint(tmp_path, "mine", seed=0, **fields)
@@ -109,10 +112,11 @@ def test_training_may_end_with_it(tmp_path: Path, capsys: Capture, monkeypatch: 
 def test_training_refuses_what_cannot_be_quantised_before_it_begins(tmp_path: Path, capsys: Capture) -> None:
     data = write_rows(tmp_path / "data.jsonl", ROWS)
     base = write_base(tmp_path / "base", seed=0)
-    given = ["--base", base, "--train", data, "--output", tmp_path / "out", "--quantise", data]
-    outcome = call(capsys, "train", "--architecture", "uni", *given)
-    assert (outcome.status, outcome.err) == (2, "polyrank: a uni-encoder does not run in int8\n")
-    outcome = call(capsys, "train", "--architecture", "bi", *given)
+    given = ["--train", data, "--output", tmp_path / "out", "--quantise", data]
+    outcome = call(capsys, "train", "--base", "lexical", "--only-evidence", *given)
+    why = "a lexical model, which ranks by words alone; there is no transformer to quantise"
+    assert (outcome.status, outcome.err) == (2, f"polyrank: {why}\n")
+    outcome = call(capsys, "train", "--architecture", "bi", "--base", base, *given)
     assert outcome.status == 1
     assert outcome.err.startswith("polyrank: 100 conversations, of which 20 are to calibrate on, leave 160 lists")
     assert not (tmp_path / "out").exists()

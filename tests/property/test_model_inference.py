@@ -132,13 +132,13 @@ def test_a_text_has_the_same_vector_alone_and_in_any_company(base: Path, precisi
     agree()
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "int8"])
 @pytest.mark.parametrize(
     "fields",
     [*KINDS, {"architecture": "cross"}, {"architecture": "uni"}],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
-def test_in_16_bits_outputs_are_the_same_to_the_last_bit_alone_and_in_any_batch(
+def test_below_float32_outputs_are_the_same_to_the_last_bit_alone_and_in_any_batch(
     base: Path, precision: str, fields: dict[str, Any]
 ) -> None:
     ranker = loaded(base, "openvino", precision, **fields)

@@ -51,7 +51,7 @@ def first_right(ranker: NetworkRanker) -> np.ndarray:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["bi", "cross"])
+@pytest.mark.parametrize("architecture", ["bi", "cross", "uni"])
 def test_it_says_what_int8_changes(tmp_path: Path, architecture: str) -> None:
     require_int8()
     path = quantised_checkpoint(write_checkpoint(tmp_path, "mine", seed=0, architecture=architecture))

@@ -78,15 +78,12 @@ def _check(model: Path) -> None:
 
 
 def require_able(architecture: str) -> None:
-    """Raise UsageError for an architecture that does not run in int8, InvalidInput where a package is missing."""
+    """Raise UsageError for an architecture without a transformer, InvalidInput where a package is missing."""
     from polyrank.model.quantisation.needs import require_equipped
     from polyrank.model.registry import ARCHITECTURES, in_words
 
-    row = ARCHITECTURES[architecture]
-    if row.encoder is None:
+    if ARCHITECTURES[architecture].encoder is None:
         raise UsageError(f"{in_words(architecture)}; there is no transformer to quantise")
-    if row.reads_once:
-        raise UsageError(f"{in_words(architecture)} does not run in int8")
     require_equipped()
 
 
