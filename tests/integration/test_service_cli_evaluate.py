@@ -78,6 +78,30 @@ def evaluated(capsys: Capture, name: Path, data: Path, *options: str) -> dict[st
 ALIKE = ["ax", "bx", "cx", "dx"]
 
 
+@pytest.mark.parametrize(("name", "count"), [("poly", 500), ("cross", 40), ("lexical", 100)])
+def test_figures_of_a_file_stay_when_its_candidates_are_shuffled(
+    capsys: Capture, checkpoints: Path, tmp_path: Path, name: str, count: int
+) -> None:
+    """Ten times: words that no model knows tie, and a batch could hold other texts."""
+    rng, model = np.random.default_rng(7), "lexical" if name == "lexical" else checkpoints / name
+    texts = [" ".join(rng.choice([f"w{n}" for n in range(12)] + ["ax", "bx"], rng.integers(1, 7))) for _ in range(900)]
+    drawn = [rng.choice(texts, 6).tolist() for _ in range(count)]
+    lists = [list(dict.fromkeys([*own, *(text.replace("ax", "bx") for text in own)])) for own in drawn]
+    rows = [{"context": [texts[n]], "response": each[0], "candidates": each} for n, each in enumerate(lists)]
+    found = []
+    for seed in range(10):
+        shuffle = np.random.default_rng(seed).shuffle
+        for row in rows:
+            shuffle(row["candidates"])
+            row["label"] = row["candidates"].index(row["response"])
+        result = evaluated(capsys, model, write_rows(tmp_path / f"{seed}.jsonl", rows), "--against", "lexical")
+        result["seconds"] = result["against"]["seconds"] = 0
+        found.append(result)
+    assert found == [found[0]] * 10
+    assert found[0]["tied_first"] > 0
+    assert 0 < found[0]["recall@1"] < 1
+
+
 @pytest.mark.parametrize("name", ["other", "cross"])
 def test_the_next_evaluation_finds_the_compiled_model(
     capsys: Capture, checkpoints: Path, tmp_path: Path, usual_cache: Path, name: str, monkeypatch: pytest.MonkeyPatch
