@@ -8,10 +8,7 @@ from typing import Any
 
 import httpx2
 from served import Served, serve
-from service_fakes import build_store, load
-
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
+from service_fakes import build_store, words_app
 
 BOUND = 1 << 20
 # A refusal takes less than 50 ms, and keeps nobody else waiting longer; a busy machine may be five times as slow.
@@ -25,7 +22,7 @@ def serve_words(root: Path, **settings: Any) -> Iterator[Served]:
     """Serve a small store with the bounds that the inputs are made for."""
     build_store(root)
     bounds = {"max_body_bytes": BOUND, "max_candidates": 10_000, "max_text_chars": 20_000, "reranker": "cross"}
-    with serve(create_app(Settings(store=root, **{**bounds, **settings}), load, load)) as served:
+    with serve(words_app(root, **{**bounds, **settings})) as served:
         served.rank(context="warm")
         yield served
 

@@ -93,6 +93,14 @@ def pool(count: int, salt: str = "") -> list[Candidate]:
     return [Candidate(f"c{i}", f"text {salt}{i}", {"even": i % 2 == 0}) for i in range(count)]
 
 
+def flip(root: Path, generation: str, file: str = "embeddings.bin") -> None:
+    """Turn one bit round in the middle of a file of a generation."""
+    path = root / "generations" / generation / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def assert_whole(generation: Generation, encoder: HashEncoder, candidates: Sequence[Candidate]) -> None:
     """The generation is that of these candidates: rows, ids and vectors belong together."""
     assert generation.candidates.rows(np.arange(len(candidates))) == list(candidates)

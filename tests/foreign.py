@@ -46,11 +46,6 @@ CONVAI2 = (
     "2 __SILENCE__\thello\n"
     "3 hey there\tyo|hey\n"
 )
-PARLAI = (
-    "text:your persona: i am a cat\\nhi\tlabels:meow\tlabel_candidates:woof|meow\n"
-    "text:bye\tlabels:see you\tepisode_done:True\n"
-    "text:new\tlabels:indeed\tepisode_done:True\n"
-)
 HELPDESK = (
     "Ticket ID;Created At;Sender Type;Body\n"
     '1;2026-01-02 10:00;customer;"Wo bleibt mein Päckchen?\nSeit Tagen!"\n'

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from brute_force import paper_scores
+from fastapi import FastAPI
 from numpy.typing import NDArray
 
 from polyrank.index_builder.building.pipeline import build
@@ -41,6 +42,7 @@ from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.values import Ranked, RankRequest
 from polyrank.service.scheduling.stages import Journey
+from polyrank.service.settings import Settings
 
 DIM = 16
 CODES = 3
@@ -250,6 +252,13 @@ def build_store(
         BuildOptions(index=index, activate=activate, redis_url=redis_url, dtype=dtype),
         parts=parts,
     ).generation
+
+
+def words_app(store: Path, **fields: Any) -> FastAPI:
+    """A server's app, with settings, over a store of models of words; a reranker may be "cross"."""
+    from polyrank.service.app import create_app  # seconds, and most tests do without a server
+
+    return create_app(Settings(store=store, **fields), load, load)
 
 
 def count_nothing(_tier: str, _result: str, _count: int) -> None:

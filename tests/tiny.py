@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from fastapi import FastAPI
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel
@@ -57,3 +58,11 @@ def write_checkpoint(parent: Path, name: str, seed: int, **fields: object) -> Pa
     config = ModelConfig(base_name="tiny", **{"max_context_tokens": 40, "max_candidate_tokens": 16, **fields})
     polyrank.from_base(str(base), config).save(parent / name)
     return parent / name
+
+
+def tiny_app(**fields: object) -> FastAPI:
+    """A server's app, with settings, over models as small as these: on one thread, by torch, in float32."""
+    from polyrank.service.app import create_app  # seconds, and most tests do without a server
+    from polyrank.service.settings import Settings
+
+    return create_app(Settings(**{"threads": 1, "backend": "torch", "precision": "float32", **fields}))

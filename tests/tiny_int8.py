@@ -13,7 +13,6 @@ from polyrank.model.checkpoint.quantised import (
     QUANTISED_FILE,
     Inputs,
     MapInput,
-    Quantisation,
     quantisation_bytes,
     read_quantisation,
 )
@@ -46,11 +45,6 @@ def found_inputs(ranker: NetworkRanker, reach: float = 8.0) -> dict[str, Inputs]
             inputs[name] = MapInput(np.ones(width_of(products[0]), np.float16), -reach, reach)
         found[part.reads] = inputs
     return found
-
-
-def quantisation_of(ranker: NetworkRanker) -> Quantisation:
-    """What a calibration would give."""
-    return read_quantisation(quantisation_bytes(found_inputs(ranker)))
 
 
 def quantised_checkpoint(path: Path, reach: float = 8.0, **proof: Any) -> Path:

@@ -6,13 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from service_fakes import load
+from service_fakes import words_app
 
 from polyrank import __version__
-from polyrank.service.app import create_app
 from polyrank.service.http.compat import rerank, served_models
 from polyrank.service.http.plumbing import openapi, problems
-from polyrank.service.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KEPT = REPOSITORY / "docs" / "openapi.json"
@@ -20,7 +18,7 @@ KEPT = REPOSITORY / "docs" / "openapi.json"
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return openapi.describe(create_app(Settings(store=Path("nowhere")), load))
+    return openapi.describe(words_app(Path("nowhere")))
 
 
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -32,7 +30,7 @@ def test_the_description_in_the_repository_is_this_one(document: dict[str, Any])
 
 
 def test_its_operations_are_known_without_it(document: dict[str, Any]) -> None:
-    app = create_app(Settings(store=Path("nowhere")), load)
+    app = words_app(Path("nowhere"))
     listed = [(path, method.upper()) for path, at in document["paths"].items() for method in at]
     assert sorted(openapi.operations(app)) == sorted(listed)
 

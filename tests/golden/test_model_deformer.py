@@ -33,7 +33,6 @@ from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import DeformerConfig
 
-INNER = 32
 KINDS = {"one": DeformerConfig(upper=1), "paper": DeformerConfig(upper=1, residual=False), "all": DeformerConfig()}
 
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +25,6 @@ from polyrank.model.training.together import PairObjective
 CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
 REPLIES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10"]
 TOLERANCE = 2e-4
-Mask = Literal["one-way", "arrow"]
 KINDS = {
     "one-way": UniConfig(), "first": UniConfig(state="first"), "arrow": UniConfig(mask="arrow"),
     "arrow, first": UniConfig(mask="arrow", state="first"),

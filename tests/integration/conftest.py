@@ -10,15 +10,13 @@ from bad_inputs import serve_words
 from in_process import TestClient
 from served import Served
 from server_process import ServerProcess
-from service_fakes import build_store, load, pool
+from service_fakes import build_store, pool, words_app
 from tiny import write_checkpoint
 from warm_python import WarmPython
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.generation import candidates
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
 
 
 @pytest.fixture(scope="session")
@@ -85,5 +83,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def words(tmp_path: Path) -> Iterator[TestClient]:
     """A small server with a model of words, and low bounds."""
     build_store(tmp_path)
-    with TestClient(create_app(Settings(store=tmp_path, max_candidates=5, max_body_bytes=4096), load)) as client:
+    with TestClient(words_app(tmp_path, max_candidates=5, max_body_bytes=4096)) as client:
         yield client

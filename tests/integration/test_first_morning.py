@@ -21,7 +21,6 @@ import polyrank
 
 TICKETS = 40
 YESTERDAY, TOMORROW = ((datetime.now(UTC) + timedelta(days=days)).date().isoformat() for days in (-1, 1))
-SCRIPTS = Path(__file__).parents[2] / "checkpoints"
 
 
 class Language(NamedTuple):

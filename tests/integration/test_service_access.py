@@ -11,15 +11,13 @@ from command_line import call
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from served import Served, serve
-from service_fakes import build_store, load
+from service_fakes import build_store, words_app
 from waiting import until
 
 from polyrank.service import resources
-from polyrank.service.app import create_app
 from polyrank.service.auth import keys
 from polyrank.service.auth.keys import Key
 from polyrank.service.http.plumbing.access import Needs, rules
-from polyrank.service.settings import Settings
 
 pytestmark = pytest.mark.quick
 
@@ -42,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def with_keys(store: Path, file: Path) -> FastAPI:
     with keys.changing(file) as held:
         held[:] = HELD
-    return create_app(Settings(store=store, keys_file=file, metrics_access="admin", cors_origins=(ORIGIN,)), load)
+    return words_app(store, keys_file=file, metrics_access="admin", cors_origins=(ORIGIN,))
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +132,7 @@ def test_a_broken_body_is_told_to_those_with_a_key_alone(server: Served) -> None
 
 def test_metrics_may_need_an_admin_and_never_count(server: Served, store: Path) -> None:
     assert [status(server, "GET /metrics", key) for key in (None, "wrong", READER, BOSS)] == [401, 401, 403, 200]
-    with serve(create_app(Settings(store=store, rate_limit_per_s=0.01), load)) as open_server:
+    with serve(words_app(store, rate_limit_per_s=0.01)) as open_server:
         for _ in range(3):
             for path in ("/metrics", "/livez", "/readyz"):
                 assert open_server.client.get(path).status_code == 200
@@ -143,6 +141,7 @@ def test_metrics_may_need_an_admin_and_never_count(server: Served, store: Path) 
 
 def test_a_key_has_its_rate(server: Served) -> None:
     headers, before = {"X-API-Key": SLOW}, server.metric("rejected_total", reason="rate")
+    assert [status(server, "GET /index", SLOW) for _ in range(3)] == [403] * 3, "what it may not do costs it nothing"
     answers = [server.client.post("/rank", json={"context": "w1"}, headers=headers) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[2].json()["type"].endswith("rate-limited")
@@ -172,7 +171,7 @@ def test_the_log_names_the_key_and_never_shows_it(server: Served, caplog: pytest
 
 def test_without_keys_whatever_is_sent_is_taken(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with serve(create_app(Settings(store=store), load)) as open_server:
+    with serve(words_app(store)) as open_server:
         for value in ("Bearer", "Bearer x", "x", ""):
             headers = {"Authorization": value}
             assert open_server.client.post("/rank", json={"context": "w1"}, headers=headers).status_code == 200
@@ -228,7 +227,7 @@ def test_a_page_of_another_origin(server: Served, store: Path) -> None:
     assert server.client.options("/rank", headers=asked).status_code == 400
     answer = server.client.get("/livez", headers=asked)
     assert "access-control-allow-origin" not in answer.headers
-    with serve(create_app(Settings(store=store), load)) as closed:
+    with serve(words_app(store)) as closed:
         answer = closed.client.options("/rank", headers=asked)
         assert (answer.status_code, "access-control-allow-origin" in answer.headers) == (405, False)
 

@@ -8,12 +8,10 @@ from urllib.parse import quote
 
 import pytest
 from in_process import TestClient
-from service_fakes import build_store, load, pool
+from service_fakes import build_store, pool, words_app
 
 from polyrank.service.api.generations import CandidatesOut, StoredOut
-from polyrank.service.app import create_app
 from polyrank.service.http.plumbing.problems import Problem
-from polyrank.service.settings import Settings
 
 COUNT = 60
 PATH = "/index/candidates"
@@ -22,7 +20,7 @@ PATH = "/index/candidates"
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
     build_store(tmp_path, pool(COUNT))
-    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+    with TestClient(words_app(tmp_path)) as client:
         yield client
 
 

@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 from command_line import call, pool_rows, write_rows
 from served import Served, serve
-from service_fakes import build_store, load, pool
+from service_fakes import build_store, pool, words_app
 
-from polyrank.service.app import create_app
-from polyrank.service.auth import keys
 from polyrank.service.cli.commands import candidates
-from polyrank.service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]
 COUNT = 60
@@ -21,7 +18,7 @@ COUNT = 60
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Served]:
     build_store(tmp_path / "store", pool(COUNT))
-    with serve(create_app(Settings(store=tmp_path / "store", max_candidates=7), load)) as server:
+    with serve(words_app(tmp_path / "store", max_candidates=7)) as server:
         yield server
 
 
@@ -119,14 +116,3 @@ def test_sync_of_files_with_a_bad_row_or_none_changes_nothing(capsys: Capture, s
     assert refused.startswith(f"{file}: line 2: 'text' is empty; mend or remove it")
     assert "there is no candidate" in call(capsys, "candidates", "sync", *at, write_rows(file, [])).failure()
     assert [each["id"] for each in lines(capsys, "candidates", "list", *at)] == [each.id for each in pool(COUNT)]
-
-
-def test_the_key_comes_from_the_environment(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_store(tmp_path / "store", pool(3))
-    made = call(capsys, "keys", "add", "--file", tmp_path / "keys.json", "--name", "me", "--scope", "admin").out.strip()
-    assert keys.read(tmp_path / "keys.json")
-    with serve(create_app(Settings(store=tmp_path / "store", keys_file=tmp_path / "keys.json"), load)) as server:
-        refused = call(capsys, "candidates", "get", "--url", server.url, "c1").failure()
-        assert "send an API key (the variable POLYRANK_API_KEY)" in refused
-        monkeypatch.setenv("POLYRANK_API_KEY", made)
-        assert lines(capsys, "candidates", "get", "--url", server.url, "c1")[0]["id"] == "c1"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Outcome, call, ended, start, write_rows
-from foreign import BULK, COLUMNS, CONVAI2, OPENAI, SCROLL, SHAREGPT, beir, lines, saved
+from foreign import BULK, CONVAI2, OPENAI, SCROLL, SHAREGPT, beir, lines, saved
 
 from polyrank.index_builder.convert.maps import shipped
 
@@ -18,7 +18,6 @@ REPLIES = [
 WITH_EXAMPLES = {"sharegpt": json.dumps(SHAREGPT), "openai": lines([*OPENAI, *REPLIES]), "parlai": CONVAI2}
 FOLDERS = ("beir", "hf-dataset")
 WITHOUT = {"elasticsearch-bulk": BULK, "qdrant": json.dumps(SCROLL)}
-TABLE = ["--columns", ",".join(f"{key}={column}" for key, column in COLUMNS.items())]
 
 
 def made(tmp_path: Path, form: str) -> Path:

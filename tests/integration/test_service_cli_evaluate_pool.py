@@ -136,21 +136,6 @@ def test_the_gold_reply_is_found_among_all_texts(capsys, checkpoints: Path, data
         assert each["score"] == (each["scores"][each["rank"] - 1] if each["rank"] else None)
 
 
-@pytest.mark.parametrize(("top_n", "options"), [(20, []), (60, ["--top-n", "60"])])
-def test_a_cross_encoder_reads_the_first_again(
-    capsys: Capture, checkpoints: Path, data: Path, pool: Path, top_n: int, options: list[str]
-) -> None:
-    common = ["--model", checkpoints / "poly", "--data", data, "--pool", pool]
-    plain = evaluated(capsys, *common)
-    result = evaluated(capsys, *common, "--reranker", checkpoints / "cross", *options)
-    assert list(result)[:5] == ["model", "examples", "reranker", "top_n", "candidates"]
-    assert (result["reranker"], result["top_n"]) == ("cross", top_n)
-    orders = [order_by_hand(checkpoints / "poly", row["context"], checkpoints / "cross", top_n) for row in ROWS]
-    assert_figures(result, ranks_by_hand(orders))
-    assert result["recall@100"] == plain["recall@100"]
-    assert result["mrr"] != plain["mrr"]
-
-
 def test_a_rerankers_words_count_as_a_server_counts_them(
     capsys: Capture, checkpoints: Path, data: Path, pool: Path, tmp_path: Path
 ) -> None:

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 from command_line import Outcome, call, write_rows
-from fakes import EVIDENCE, silent
-from tiny import write_checkpoint
-from tiny_training import TWO_STAGES
+from fakes import silent
 
 import polyrank
 from polyrank.model.evaluation.mining import Miner, MiningRules, TextPool
@@ -74,32 +72,6 @@ def test_negatives_are_those_of_the_rules_that_are_asked_for(
     assert (result["filtered"]["margin"] > 0) == (rules.margin is not None)
     assert result["filtered"]["rank"] == 30 * rules.skip
     assert (result["filtered"]["check"] > 0) == (check is not None)
-
-
-@pytest.mark.parametrize("name", ["lexical", *TWO_STAGES])
-def test_negatives_are_those_that_a_server_would_rank_first(capsys, files: list[object], tmp_path, name: str) -> None:
-    """BM25 negatives by the words alone; of two stages the second one places what was found."""
-    model = name
-    if name != "lexical":
-        model = str(write_checkpoint(tmp_path, name, 3, architecture=name, evidence=EVIDENCE))
-    output = tmp_path / "out.jsonl"
-    options = ["--margin", "off", "--skip", "0", "--depth", "12", "--negatives", "12", "--json"]
-    result = call(capsys, "mine", "--model", model, *files, "--output", output, *options).result
-    ranker, texts = polyrank.load(model), list(dict.fromkeys(str(row["text"]) for row in POOL))
-    for example in read_dialogues(output):
-        persona = example.conversation.persona
-        score_of = dict(ranker.rank(example.conversation.turns, texts, persona=persona))
-        by_text = {texts[at]: score for at, score in score_of.items()}
-        right = {row["response"] for row in DATA if row["context"] == [example.conversation.turns[0].text]}
-        left_out = 12 - len(example.negatives)
-        best = sorted(by_text.values(), reverse=True)[:12]
-        found = [by_text[text] for text in example.negatives]
-        assert found == pytest.approx(sorted(found, reverse=True), abs=1e-5)
-        assert found[-1] >= best[-1] - 1e-5
-        assert left_out <= len(right)
-        assert not right & set(example.negatives)
-    assert result["examples"] == 30
-    assert result["negatives"] > 300
 
 
 def test_the_same_inputs_and_seed_give_the_same_bytes(capsys, checkpoints: Path, files: list[object], tmp_path) -> None:

@@ -1,17 +1,17 @@
 """`polyrank rank`: from a store, from a service, and from what only looks like one."""
 
 import json
+import socket
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from command_line import call
+from fakes import flip
 from served import Served, serve
 from service_fakes import build_store, load, pool
+from strangers import Answering, stranger, whole
 from tiny import write_checkpoint
 
 import polyrank
@@ -32,13 +32,6 @@ def service(store: Path, checkpoints: Path) -> Iterator[Served]:
         create_app(Settings(store=store, reranker=str(checkpoints / "cross"), backend="torch", precision="float32"))
     ) as server:
         yield server
-
-
-def flip(root: Path, generation: str) -> None:
-    path = root / "generations" / generation / "embeddings.bin"
-    content = bytearray(path.read_bytes())
-    content[0] ^= 1
-    path.write_bytes(content)
 
 
 def test_a_store_and_its_service_answer_alike(capsys: Capture, store: Path, service: Served) -> None:
@@ -163,51 +156,28 @@ def test_a_service_without_generation(capsys: Capture, tmp_path: Path) -> None:
         assert message == f"{server.url}: the store holds no generation; run polyrank build, or POST /index"
 
 
-@contextmanager
-def stranger(answer: bytes) -> Iterator[str]:
-    """Something that listens and answers each request with these bytes; yields its URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+def answering(status: str, body: bytes) -> Answering:
+    return whole(body, b"HTTP/1.1 %s\r\n" % status.encode())
 
 
-def http_answer(status: str, body: bytes) -> bytes:
-    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(body), body)
+def no_http(connection: socket.socket, *_: object) -> None:
+    connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+
+def cut_off(connection: socket.socket, *_: object) -> None:
+    connection.sendall(b'HTTP/1.1 502 Bad Gateway\r\nContent-Length: 12\r\n\r\n{"detai')
 
 
 @pytest.mark.parametrize(("answer", "says"), [
-    (b"SSH-2.0-OpenSSH_9.2\r\n", ": no answer ("),
-    (http_answer("200 OK", b"<html>"), ": something answers, but not as polyrank serve does"),
-    (http_answer("404 Not Found", b"<html>"), ": status 404"),
-    (http_answer("500 Oops", b'{"detail": "on fire"}'), ": on fire"),
-    (http_answer("502 Bad Gateway", b'{"detail": ')[:-5], ": no answer ("),
+    (no_http, ": no answer ("),
+    (answering("200 OK", b"<html>"), ": something answers, but not as polyrank serve does"),
+    (answering("404 Not Found", b"<html>"), ": status 404"),
+    (answering("500 Oops", b'{"detail": "on fire"}'), ": on fire"),
+    (cut_off, ": no answer ("),
 ])  # fmt: skip
-def test_something_else_that_listens_there(capsys: Capture, answer: bytes, says: str) -> None:
-    with stranger(answer) as url:
-        assert call(capsys, "rank", "w1", "--url", url).failure().startswith(url + says)
-
-
-def test_a_proxy_is_asked_for_other_machines_alone(capsys: Capture, service: Served, monkeypatch) -> None:
-    for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with stranger(http_answer("418 Proxy", b'{"detail": "by the proxy"}')) as proxy:
-        monkeypatch.setenv("http_proxy", proxy)
-        assert call(capsys, "rank", "w1", "--url", "http://host.invalid:8000").failure().endswith(": by the proxy")
-        assert call(capsys, "rank", "w1", "--url", service.url).status == 0
+def test_something_else_that_listens_there(capsys: Capture, answer: Answering, says: str) -> None:
+    with stranger(answer) as other:
+        assert call(capsys, "rank", "w1", "--url", other.url).failure().startswith(other.url + says)
 
 
 def test_a_proxy_of_a_kind_that_needs_a_package(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,8 +190,8 @@ def test_a_proxy_of_a_kind_that_needs_a_package(capsys: Capture, monkeypatch: py
 def test_what_a_later_server_adds_is_printed(capsys: Capture, service: Served) -> None:
     answer = call(capsys, "rank", "w1", "--top-k", "1", "--json", "--url", service.url).result
     answer |= {"later": {"field": 1}, "degraded": ["later_reason"]}
-    with stranger(http_answer("200 OK", json.dumps(answer).encode())) as url:
-        assert call(capsys, "rank", "w1", "--json", "--url", url).result == answer
+    with stranger(whole(json.dumps(answer).encode())) as later:
+        assert call(capsys, "rank", "w1", "--json", "--url", later.url).result == answer
 
 
 def test_a_generation_that_is_passed_over_is_told(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:

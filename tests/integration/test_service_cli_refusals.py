@@ -11,6 +11,8 @@ from command_line import ended, pool_rows, write_rows
 from service_fakes import build_store, pool
 from warm_python import WarmPython
 
+import polyrank
+
 pytestmark = pytest.mark.quick
 
 CODE = """
@@ -69,6 +71,7 @@ TABLE = f"""
 2 | quantise --model none --data data.jsonl | --model none is no checkpoint; give the directory of one
 2 | quantise --model poly-base --data data.jsonl | --model poly-base is no checkpoint; give the directory of one
 2 | quantise --model generations/1/model --data data.jsonl | is a generation's own copy, whose files never change
+2 | quantise --model words --data data.jsonl | ranks by words alone; there is no transformer to quantise
 2 | quantise --model poly --data data.jsonl --lists 0 | --lists: must be a whole number from 1 to 1,000,000, not '0'
 2 | {BUILD} --dtype int8               | --dtype: invalid choice: 'int8'
 2 | {BUILD} --engine ray               | unrecognized arguments: --engine ray
@@ -87,6 +90,10 @@ TABLE = f"""
 2 | keys add --name me                 | the following arguments are required: --file
 2 | keys add --file k --name me --scope root | --scope: invalid choice: 'root'
 2 | serve --port 99999                 | --port: must be a whole number from 0 to 65,535, not '99999'
+2 | store gc --store ""                | --store: must not be empty
+2 | candidates delete a --url=          | --url: must not be empty
+2 | {EVALUATE} --against ""             | --against: must not be empty
+2 | convert "" --output new             | must not be empty
 2 | bild                               | did you mean build?
 2 | store lst                          | did you mean list?
 
@@ -104,6 +111,13 @@ TABLE = f"""
 2 | {BUILD} --probes empty.jsonl                         | --probes empty.jsonl holds no dialogue
 1 | {BUILD} --probes pool.jsonl                          | pool.jsonl:1:
 2 | {BUILD} --model lexical --index hnsw                 | lexical has no vectors to index, its words are; leave --index
+2 | {BUILD} --columns Antwort                            | argument --columns: 
+2 | {BUILD} --columns text=                              | argument --columns: 
+2 | {BUILD} --columns body=b                             | argument --columns: 
+2 | {BUILD} --columns text=a,text=b                      | argument --columns: 
+2 | {BUILD} --columns text=a,id=a                        | argument --columns: 
+2 | {BUILD} --columns =a                                 | argument --columns: 
+2 | {BUILD} --no-activate --wait http://127.0.0.1:9      | --wait goes with --activate
 2 | {BUILD} --encoders 2                                 | --cluster and --encoders go together
 2 | {BUILD} --backend torch --precision int8             | torch does not compute in int8; use openvino or auto
 
@@ -280,6 +294,7 @@ def files(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_store(folder / "built", pool(5))
     for model in ("poly", "cross", "poly-base"):
         (folder / model).symlink_to(checkpoints / model)
+    polyrank.load("lexical").save(folder / "words")
     shutil.copytree(checkpoints / "poly", folder / "generations/1/model")
     (folder / "generations/1/manifest.json").write_bytes(b"{}")
     return folder

@@ -15,8 +15,6 @@ from polyrank.model.checkpoint import card
 from polyrank.model.training.config import STATE_FILE
 from polyrank.service.cli.output import Progress
 
-Capture = pytest.CaptureFixture[str]
-
 RECIPE = [
     *("--architecture", "poly", "--steps", 12, "--batch-size", 8, "--warmup-steps", 2, "--learning-rate", 0.01),
     *("--dropout", 0, "--precision", "no", "--max-context-tokens", 40, "--max-candidate-tokens", 16),

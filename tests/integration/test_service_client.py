@@ -9,6 +9,7 @@ import pytest
 from in_process import TestClient
 from served import serve
 from service_fakes import build_store, load, pool
+from tiny import tiny_app
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
@@ -23,8 +24,7 @@ pytestmark = pytest.mark.usefixtures("warm_children")
 def api(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     store = tmp_path_factory.mktemp("store")
     build(polyrank.load(checkpoints / "poly"), pool(20), store)
-    settings = Settings(store=store, feedback="ids", threads=1, backend="torch", precision="float32")
-    with TestClient(create_app(settings)) as client:
+    with TestClient(tiny_app(store=store, feedback="ids")) as client:
         yield client
 
 

@@ -9,10 +9,7 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 from in_process import TestClient
-from service_fakes import build_store, load
-
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
+from service_fakes import build_store, words_app
 
 QUERY = "w1 w2 w3"
 TEXTS = ["w9", "w1 w2 w3", "w1 w8"]
@@ -25,7 +22,7 @@ OF_TEI = {"query": QUERY, "texts": TEXTS}
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("store")
     build_store(root)
-    with TestClient(create_app(Settings(store=root, reranker="cross"), load, load)) as client:
+    with TestClient(words_app(root, reranker="cross")) as client:
         yield client
 
 
@@ -135,21 +132,3 @@ def test_a_client_that_reranks_finds_what_it_looks_for(client: TestClient, asked
 def test_haystack_tei_ranker(client: TestClient, direction: str | None) -> None:
     told = sent(client, "/rerank", {**OF_TEI, "raw_scores": True, "truncate": None, "truncation_direction": direction})
     assert [(each["index"], each["score"]) for each in told] == [(1, 3.0), (2, 1.0), (0, 0.0)]
-
-
-def test_jina_errors_have_a_detail(client: TestClient) -> None:
-    told = client.post("/v1/rerank", json={**DOCUMENTS, "query": ""})
-    assert "results" not in told.json()
-    assert told.json()["detail"] == "query: must not be empty"
-
-
-def test_dify_asks_tei_what_it_is(client: TestClient) -> None:
-    info = client.get("/info").json()
-    assert list(info["model_type"]) == ["reranker"]
-    assert min(info["max_input_length"], info["max_client_batch_size"]) > 0
-
-
-@pytest.mark.parametrize(("path", "fields"), [("/embeddings", {}), ("/v1/embeddings", {"encoding_format": "base64"})])
-def test_infinitys_and_openais_own_clients_embed(client: TestClient, path: str, fields: dict[str, str]) -> None:
-    made = [each["embedding"] for each in sent(client, path, {"input": TEXTS, "model": "m", **fields}, KEY)["data"]]
-    assert [isinstance(each, str) if fields else len(each) == 16 for each in made] == [True] * 3

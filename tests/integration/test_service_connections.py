@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 from served import Served, serve
-from service_fakes import build_store, load
+from service_fakes import build_store, words_app
 from starlette.middleware.base import RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from polyrank.service.app import create_app
 from polyrank.service.process import connections
-from polyrank.service.settings import Settings
 
 READYZ = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 ASKED = b'{"context": "w1"}'
@@ -35,7 +33,7 @@ MOST = 20
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("store")
     build_store(root)
-    with serve(create_app(Settings(store=root, max_connections=MOST), load)) as served:
+    with serve(words_app(root, max_connections=MOST)) as served:
         yield served
         assert served.rank(context="w1").status_code == 200
 
@@ -142,7 +140,7 @@ def test_a_request_takes_longer_than_a_head_may(connection: socket.socket) -> No
 def test_pipelined_requests_begin_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "TURN_SECONDS", 60)  # so whoever hangs up must hand it on
     build_store(tmp_path)
-    app = create_app(Settings(store=tmp_path), load)
+    app = words_app(tmp_path)
     seen: Counter[object] = Counter()
     present = [0]
     gone: list[object] = []
@@ -208,7 +206,7 @@ def test_a_probe_is_answered_on_one_connection_too_many(server: Served, monkeypa
 def test_probes_overtake_requests_that_wait_to_begin(tmp_path: Path) -> None:
     """While the event loop stands still, many connections bring a request each, and the last one a probe."""
     build_store(tmp_path)
-    app = create_app(Settings(store=tmp_path), load)
+    app = words_app(tmp_path)
     begun: list[str] = []
     goes_on = threading.Event()
 
@@ -264,7 +262,7 @@ def test_an_answer_to_a_probe_makes_no_connection_known(server: Served, known: l
 
 def test_an_answer_makes_a_connection_known_while_its_request_is_still_worked_on(tmp_path, known: list[bool]) -> None:
     build_store(tmp_path)
-    app, goes_on = create_app(Settings(store=tmp_path), load), threading.Event()
+    app, goes_on = words_app(tmp_path), threading.Event()
 
     class Lingering:
         def __init__(self, app: ASGIApp) -> None:
@@ -302,7 +300,7 @@ def test_who_would_begin_too_late_is_told_at_once(server: Served, monkeypatch, p
 def test_a_request_that_has_half_arrived_when_the_server_stops_is_answered(tmp_path: Path) -> None:
     build_store(tmp_path)
     sent = [b"", READYZ[:9], READYZ]
-    with serve(create_app(Settings(store=tmp_path), load)) as served:
+    with serve(words_app(tmp_path)) as served:
         opened = [socket.create_connection(("127.0.0.1", served.port), timeout=30) for _ in sent]
         for each, begun in zip(opened, sent, strict=True):
             each.sendall(begun)

@@ -11,7 +11,7 @@ import pytest
 from brute_force import paper_scores
 from fakes import EVIDENCE
 from in_process import TestClient
-from service_fakes import WordRanker, asked, build_store, count_nothing, load, pool, rank
+from service_fakes import WordRanker, asked, build_store, count_nothing, load, pool, rank, words_app
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.generation.generation import Generation
@@ -20,13 +20,11 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.app import create_app
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.settings import Settings
 
 SEED = 20261121
 MUTATIONS = 200
@@ -281,7 +279,7 @@ def test_vectors_that_change_while_they_are_mapped_are_an_error_not_an_answer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, index: str, value: float, body: dict[str, object]
 ) -> None:
     generation = build_store(tmp_path, NEW, index=index)
-    with TestClient(create_app(Settings(store=tmp_path), load), raise_server_exceptions=False) as client:
+    with TestClient(words_app(tmp_path), raise_server_exceptions=False) as client:
         ask = {"context": TEXT, **body}
         assert client.post("/rank", json=ask).status_code == 200
         with (tmp_path / "generations" / generation / "embeddings.bin").open("r+b") as file:

@@ -10,15 +10,13 @@ from command_line import call
 from fakes import EVIDENCE
 from served import Served, serve
 from service_fakes import pool
-from tiny import write_checkpoint
+from tiny import tiny_app, write_checkpoint
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.config import CalibrationConfig
 from polyrank.service.api.answers import RankOut
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
 
 pytestmark = pytest.mark.quick
 
@@ -38,11 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(store: Path, checkpoints: Path) -> Iterator[Served]:
     """A server that keeps answers, and whose reranker is not calibrated."""
-    settings = Settings(
-        store=store, reranker=str(checkpoints / "cross"), result_cache_ttl_s=60, threads=1, backend="torch",
-        precision="float32",
-    )  # fmt: skip
-    with serve(create_app(settings)) as served:
+    with serve(tiny_app(store=store, reranker=str(checkpoints / "cross"), result_cache_ttl_s=60)) as served:
         yield served
 
 
@@ -117,7 +111,7 @@ def test_a_pool_in_none_of_the_models_languages(tmp_path: Path, capsys: pytest.C
     built = build(polyrank.load(late), [Candidate(str(at), text, {}) for at, text in enumerate(GERMAN)], tmp_path / "s")
     expected = "3 of 3 replies look German; late learnt English, Spanish: take a model that learnt German"
     assert expected in built.notes
-    with serve(create_app(Settings(store=tmp_path / "s", threads=1, backend="torch", precision="float32"))) as server:
+    with serve(tiny_app(store=tmp_path / "s")) as server:
         decision = ask(server, answer_if=0.0001)["decision"]
         assert decision == {"answer": False, "probability": None, "threshold": 0.0001, "reason": "language"}
         info = server.client.get("/info").json()

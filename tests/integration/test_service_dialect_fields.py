@@ -9,20 +9,18 @@ import numpy as np
 import pytest
 from in_process import TestClient
 from service_fakes import pool
-from tiny import write_checkpoint
+from tiny import tiny_app, write_checkpoint
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.model.config import AssemblyConfig
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.app import create_app
 from polyrank.service.http.compat.cohere import CohereEmbedIn
 from polyrank.service.http.compat.lenient import Ignored, Lenient, RefusedField
 from polyrank.service.http.compat.openai import EmbeddingsIn
 from polyrank.service.http.compat.reranked import CompatRerankIn
 from polyrank.service.http.compat.tei import ComparingIn, EmbedIn, SimilarityIn, TokenizeIn
-from polyrank.service.settings import Settings
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 LONG = "w1 " * 30  # longer than the model reads
@@ -156,8 +154,7 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
 def client(ranker: LateRanker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("store")
     build(ranker, pool(5), root)
-    settings = Settings(store=root, threads=1, backend="torch", precision="float32")
-    with TestClient(create_app(settings)) as client:
+    with TestClient(tiny_app(store=root)) as client:
         yield client
 
 

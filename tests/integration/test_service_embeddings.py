@@ -13,7 +13,7 @@ import pytest
 from in_process import TestClient
 from numpy.typing import NDArray
 from service_fakes import build_store, load, pool
-from tiny import CLS, SEP, word_ids, write_checkpoint
+from tiny import CLS, SEP, tiny_app, word_ids, write_checkpoint
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
@@ -43,11 +43,7 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
 def client(ranker: LateRanker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("store")
     build(ranker, pool(5), root)
-    with TestClient(
-        create_app(
-            Settings(store=root, max_candidates=5, max_text_chars=400, threads=1, backend="torch", precision="float32")
-        )
-    ) as client:
+    with TestClient(tiny_app(store=root, max_candidates=5, max_text_chars=400)) as client:
         yield client
 
 

@@ -10,10 +10,7 @@ from beats import BEAT_SECONDS, Beats
 from benchmarks.load.worst import Call, worst
 from fastapi.routing import iter_route_contexts
 from served import Served, serve
-from service_fakes import build_store, load, pool
-
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
+from service_fakes import build_store, pool, words_app
 
 MOST_MISSED = 1  # a busy machine is slower; what held the loop missed two to ninety
 PIECE_BYTES = 64 * 1024
@@ -28,7 +25,7 @@ IDS = [f"{at}-{call.path[:24]}-{call.what}" for at, call in enumerate(CALLS)]
 def beaten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Beats]]:
     root = tmp_path_factory.mktemp("store")
     build_store(root, pool(200))
-    app = create_app(Settings(store=root, reranker="cross", feedback="texts"), load, load)
+    app = words_app(root, reranker="cross", feedback="texts")
     beats = Beats(app)
     with serve(app) as served:
         served.rank(context="warm")

@@ -17,17 +17,15 @@ from command_line import call, left_half_written, pool_rows, write_rows
 from fakes import HashEncoder, pool
 from in_process import TestClient
 from redis_process import RedisProcess, vector_keys
-from service_fakes import build_store, load
+from service_fakes import build_store, words_app
 from service_fakes import pool as words
 from unprivileged import bound_by_permissions, python_bound_by_permissions, read_only
 from updated import LiveStore
 
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.service.app import create_app
 from polyrank.service.changes import jobs
 from polyrank.service.cli.output import Progress
-from polyrank.service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]
 
@@ -174,7 +172,7 @@ class Api:
 @contextmanager
 def api(store: Watched, checkpoints: Path, tmp_path: Path, **settings: Any) -> Iterator[Api]:
     roots = {"pool_root": tmp_path, "model_root": checkpoints}
-    with TestClient(create_app(Settings(store=store.root, **roots, **settings), load)) as client:
+    with TestClient(words_app(store.root, **roots, **settings)) as client:
         before = client.get("/index").json()["active"]["id"]
         yield Api(client)
         assert client.get("/index").json()["active"]["id"] == before

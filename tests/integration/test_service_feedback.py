@@ -152,14 +152,6 @@ def test_the_first_twenty_are_recorded(start: Start, store: Path) -> None:
     assert [each.id for each in use.ranking.shown] == [each["id"] for each in answer["results"][:20]]
 
 
-def test_a_request_may_refuse_and_a_failed_one_is_none(start: Start, store: Path) -> None:
-    server = start()
-    assert "ranking_id" not in server.rank(context="w1", log=False).json()
-    assert server.rank(context="w1", candidates=[{"id": "unknown"}]).status_code == 422
-    assert "ranking_id" in server.rank(context="w2").json()
-    assert len(recorded(store, 1)) == 1
-
-
 def test_an_answer_of_the_cache_is_a_ranking_of_its_own(start: Start, store: Path) -> None:
     server = start(result_cache_ttl_s=60)
     asked: Sequence[dict[str, Any]] = ({}, {"conversation": "a"}, {"conversation": "b"}, {"log": False})
@@ -203,17 +195,6 @@ def test_events_about_what_was_not_shown_are_told_and_not_recorded(start: Start,
         assert [done[name] for name in ("accepted", "repeated", "unknown")] == [2, 0, 4]
     [use] = recorded(store, 1, 4)
     assert [(each.kind, each.reply) for each in use.events] == 2 * [("chosen", shown[-1]), ("written", None)]
-
-
-def test_an_event_of_a_ranking_that_was_lost_is_unknown(start: Start, store: Path) -> None:
-    """As when its process was killed before it was written; one of another host may come later."""
-    server = start()
-    identity = server.app.state.resources.feedback.identity
-    assert told(server, event(identity.ranking_id(time.time() + 1))).json()["unknown"] == 1
-    identity._host = b"xx"
-    assert told(server, event(identity.ranking_id(time.time() + 1))).json()["accepted"] == 1
-    tally = LogTally()
-    assert ([*uses(store, tally)], tally) == ([], LogTally(alone=1))
 
 
 def test_so_much_is_taken_of_one_ranking_and_no_more(start: Start, store: Path) -> None:

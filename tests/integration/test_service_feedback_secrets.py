@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 import zstandard
 from served import Served, serve
-from service_fakes import build_store, load, pool
-
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
+from service_fakes import build_store, pool, words_app
 
 ARABIC = {ord("0") + digit: 0x660 + digit for digit in range(10)}
 WIDE = {ord("0") + digit: 0xFF10 + digit for digit in range(10)}
@@ -130,7 +127,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_no_secret_is_in_the_log(store: Path) -> None:
-    with serve(create_app(Settings(store=store, feedback="texts"), load)) as server:
+    with serve(words_app(store, feedback="texts")) as server:
         use(server)
     log = lines(store)
     kept = [text for line in log for text in texts(json.loads(line))]
@@ -141,7 +138,7 @@ def test_no_secret_is_in_the_log(store: Path) -> None:
 
 
 def test_no_word_is_in_a_log_of_ids(store: Path) -> None:
-    with serve(create_app(Settings(store=store, feedback="ids"), load)) as server:
+    with serve(words_app(store, feedback="ids")) as server:
         use(server)
     log = lines(store)
     assert len(log) > 2 * len(sentences()), "rankings and events are counted"

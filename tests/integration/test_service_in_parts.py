@@ -247,38 +247,6 @@ def succeeded(client: TestClient, job: Any) -> str:
     return str(record["generation"])
 
 
-def test_updates_and_a_compaction_as_on_one_machine(updated: tuple[TestClient, TestClient, LocalShards]) -> None:
-    client, whole, _ = updated
-    rows = [{"id": f"new {n}", "text": f"w{n} w1", "metadata": {"lang": "en", "n": n}} for n in range(9)]
-    again = [{"id": "c3", "text": POOL[3].text, "metadata": {"lang": "xx"}}, {"id": "c4", "text": "w1 w2 ord-3"}]
-    assert both_answer(client, whole, "PUT", "/index/candidates", {"candidates": rows})["revision"] == 1
-    assert both_answer(client, whole, "PUT", "/index/candidates", {"candidates": again})["revision"] == 2
-    gone = both_answer(client, whole, "POST", "/index/candidates/delete", {"ids": ["c1", "new 2", "none", "c1"]})
-    assert (gone["revision"], gone["deleted"], gone["missing_ids"]) == (3, 2, ["none"])
-
-    def same() -> None:
-        for body in BODIES:
-            one, other = (each.post("/rank", json={**body, "min_revision": 3}).json() for each in (client, whole))
-            assert told(client, "/rank", body) == told(whole, "/rank", body)
-            assert one["revision"] == other["revision"] == 3
-        assert client.get("/index/candidates/c3").json()["metadata"] == {"lang": "xx"}
-        assert client.get("/index/candidates/new 2").status_code == 404
-
-    same()
-    active, there = (each.get("/index").json()["active"] for each in (client, whole))
-    for name in ("count", "revision", "added", "removed"):
-        assert active[name] == there[name], name
-    assert "polyrank_index_revision 3.0" in client.get("/metrics").text
-    before = active["id"]
-    assert compacted(client) == client.get("/info").json()["generation"] != before
-    compacted(whole)  # words are counted anew
-    same()
-    assert client.get("/index").json()["active"]["added"] == 0
-    assert client.post("/index/compact").json()["type"].endswith("nothing-to-compact")
-    more = {"candidates": [{"id": "late", "text": "w1 w2 w3"}]}
-    assert client.put("/index/candidates", json=more).json()["revision"] == 4
-
-
 def test_a_rebuild_makes_as_many_parts_of_the_new_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "store"
     before = build(

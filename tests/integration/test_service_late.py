@@ -121,15 +121,6 @@ def test_stored_inline_and_by_id_give_the_same(serving: Serving) -> None:
     assert all((place.lexical is not None) == with_words for place in [*stored.places, *mixed.places])
 
 
-def test_it_is_the_second_stage_that_places(ragged: Serving) -> None:
-    first_stage = rank(ragged, asked(TEXT, top_k=60), deadline=time.monotonic() + 5)
-    assert first_stage.degraded == []
-    codes = WordRanker().encode_contexts([WordRanker().tokenize_context(Conversation.of(TEXT))[0]])[0]
-    by_vectors = np.argsort(-(only_part(ragged).generation.embeddings.matrix.astype(np.float32) @ codes.T).max(axis=1))
-    assert [place.id for place in first_stage.places] != [POOL[at].id for at in by_vectors]
-    assert first_stage.seconds["late"] > 0
-
-
 def test_it_makes_no_encoder_call(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = expected(serving)
     for name in ("encode_candidates", "encode_candidate_batch", "represent_candidates", "represent_candidate_batch"):

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 from served import Served, serve
-from service_fakes import WordRanker, build_store, load
+from service_fakes import WordRanker, build_store, words_app
 from waiting import until
 
-from polyrank.service.app import create_app
 from polyrank.service.scheduling.scheduler import MOST_FAILURES
-from polyrank.service.settings import Settings
 
 
 class Fragile:
@@ -46,7 +44,7 @@ class Fragile:
 @pytest.fixture
 def fragile(tmp_path: Path) -> Iterator[Fragile]:
     build_store(tmp_path)
-    with serve(create_app(Settings(store=tmp_path), load)) as server:
+    with serve(words_app(tmp_path)) as server:
         made = Fragile(server)
         yield made
         made.gate.set()

@@ -8,21 +8,16 @@ import pytest
 from command_line import call
 from in_process import TestClient
 from service_fakes import pool
+from tiny import tiny_app
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
 
 pytestmark = pytest.mark.quick
 
 
 def test_no_answer_says_where_models_lie(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build(polyrank.load(checkpoints / "poly"), pool(9), tmp_path / "store")
-    settings = Settings(
-        store=tmp_path / "store", reranker=str(checkpoints / "cross"), threads=1, backend="torch",
-        precision="float32", model_root=checkpoints,
-    )  # fmt: skip
     told: list[str] = []
 
     def ask(client: TestClient, path: str, body: Any = None) -> Any:
@@ -30,7 +25,9 @@ def test_no_answer_says_where_models_lie(checkpoints: Path, tmp_path: Path, caps
         told.append(f"{answer.headers} {answer.text}")
         return orjson.loads(answer.content) if path != "/metrics" else answer.text
 
-    with TestClient(create_app(settings)) as client:
+    with TestClient(
+        tiny_app(store=tmp_path / "store", reranker=str(checkpoints / "cross"), model_root=checkpoints)
+    ) as client:
         assert ask(client, "/rank", {"context": "w1", "rerank": True})["model"]["name"] == "poly"
         assert ask(client, "/explain", {"context": "w1", "candidates": ["w2"]})["model"]["name"] == "poly"
         assert (

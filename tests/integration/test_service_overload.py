@@ -12,14 +12,12 @@ from typing import Any
 import httpx2
 import pytest
 from served import Served, serve
-from service_fakes import build_store, load
+from service_fakes import build_store, words_app
 from waiting import until
 
 from polyrank.index_builder.building.job_records import JobRequest, JobStore
-from polyrank.service.app import create_app
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.scheduling.admission import TOKENS_A_REQUEST
-from polyrank.service.settings import Settings
 
 QUEUE = 4
 HEAD = b"POST /rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -61,7 +59,7 @@ class Busy:
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[Busy]:
     build_store(tmp_path)
-    app = create_app(Settings(store=tmp_path, max_queue_tokens=QUEUE * TOKENS_A_REQUEST), load)
+    app = words_app(tmp_path, max_queue_tokens=QUEUE * TOKENS_A_REQUEST)
     with ThreadPoolExecutor(8) as pool, serve(app) as server:
         made = Busy(server, pool)
         yield made

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 from in_process import TestClient
-from service_fakes import build_store, load
+from service_fakes import build_store, words_app
 from unprivileged import bound_by_permissions
 
-from polyrank.service.app import create_app
 from polyrank.service.http.playground.page import policy, read_all
-from polyrank.service.settings import Settings
 
 STATIC = Path(__file__).resolve().parents[2] / "service" / "http" / "playground" / "static"
 MOST_BYTES = 108 * 1024  # of what a browser loads
@@ -30,7 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(store: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(Settings(store=store), load)) as client:
+    with TestClient(words_app(store)) as client:
         yield client
 
 
@@ -42,7 +40,7 @@ def test_the_root_leads_to_the_page(client: TestClient) -> None:
 
 def test_the_index_says_what_the_page_can_offer(tmp_path: Path) -> None:
     def offered(**roots: Path) -> list[object]:
-        with TestClient(create_app(Settings(store=tmp_path / "store", **roots), load)) as client:
+        with TestClient(words_app(tmp_path / "store", **roots)) as client:
             told = client.get("/index").json()
         return [told[name] for name in ("previous", "writable", "takes_pools", "takes_models")]
 
@@ -59,7 +57,7 @@ def test_the_index_says_what_the_page_can_offer(tmp_path: Path) -> None:
 
 
 def test_it_can_be_switched_off(store: Path) -> None:
-    with TestClient(create_app(Settings(store=store, playground=False), load)) as client:
+    with TestClient(words_app(store, playground=False)) as client:
         assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
         assert client.get("/playground").status_code == 404
         assert client.get("/playground/app.js").status_code == 404

@@ -19,6 +19,7 @@ from redis_process import RedisProcess
 from served import Served, serve
 from server_process import Load
 from service_fakes import WordRanker, build_store, load, pool
+from tiny import tiny_app
 from waiting import until
 
 import polyrank
@@ -448,8 +449,7 @@ def test_pools_share_a_redis(real_stores: dict[str, Path], checkpoints: Path, re
         build(ranker, pool(40, f"{name}-", seed=len(name)), root, options)
     from_disk = {}
     for fields in ({}, {"redis_url": redis_process.url, "vectors": "redis", "result_cache_ttl_s": 60}):
-        settings = Settings(store=real_stores, threads=1, backend="torch", precision="float32", **fields)
-        with serve(create_app(settings)) as server:
+        with serve(tiny_app(store=real_stores, **fields)) as server:
             for name in (*NAMES, *NAMES):
                 found = server.client.post(f"/pools/{name}/rank", json={"context": "w1 w2", "top_k": 20}).json()
                 ranked = [(each["id"], round(each["score"], 4)) for each in found["results"]]

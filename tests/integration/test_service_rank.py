@@ -7,6 +7,7 @@ import orjson
 import pytest
 from in_process import TestClient
 from service_fakes import pool
+from tiny import tiny_app
 
 import polyrank
 from polyrank.index_builder.building import pipeline
@@ -16,10 +17,8 @@ from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.model.inference.runners import Choice
 from polyrank.service.api.answers import RankOut
 from polyrank.service.api.generations import IndexOut
-from polyrank.service.app import create_app
 from polyrank.service.http.operations import InfoOut, StatusOut
 from polyrank.service.http.plumbing.problems import Problem
-from polyrank.service.settings import Settings
 
 pytestmark = pytest.mark.quick
 
@@ -30,10 +29,7 @@ COUNT = 50
 def client(request: pytest.FixtureRequest, checkpoints: Path, tmp_path_factory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("store")
     build(polyrank.load(checkpoints / "poly"), pool(COUNT), root, BuildOptions(index=request.param))
-    settings = Settings(
-        store=root, reranker=str(checkpoints / "cross"), threads=1, backend="torch", precision="float32"
-    )
-    with TestClient(create_app(settings)) as client:
+    with TestClient(tiny_app(store=root, reranker=str(checkpoints / "cross"))) as client:
         yield client
 
 
@@ -199,7 +195,7 @@ def test_the_index_says_by_which_times_it_was_chosen(checkpoints: Path, tmp_path
     chosen = IndexSpec("exact", times=SearchTimes(8.0, 6.5))
     monkeypatch.setattr(pipeline, "choose_index", lambda *_: chosen)
     build(polyrank.load(checkpoints / "poly"), pool(COUNT), tmp_path)
-    with TestClient(create_app(Settings(store=tmp_path, threads=1, backend="torch", precision="float32"))) as client:
+    with TestClient(tiny_app(store=tmp_path)) as client:
         content = client.get("/index").content
     active = IndexOut.model_validate_json(content, strict=True).active
     assert active.index_times.model_dump() == {"exact_ms": 8.0, "hnsw_ms": 6.5}

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 from redis_process import RedisProcess, vector_keys
 from served import Served, serve
-from service_fakes import build_store, load, pool
+from service_fakes import build_store, pool, words_app
 
 from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.errors import MatrixMissing
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
 
 IDS = [f"c{n}" for n in range(40)]
 Start = Callable[[str | None], Served]
@@ -30,7 +28,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
         def started(redis_url: str | None) -> Served:
             source = {} if redis_url is None else {"redis_url": redis_url, "vectors": "redis", "vector_cache_mb": 0}
-            return stack.enter_context(serve(create_app(Settings(store=tmp_path, **source), load)))
+            return stack.enter_context(serve(words_app(tmp_path, **source)))
 
         yield started
 

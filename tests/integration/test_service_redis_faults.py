@@ -273,38 +273,6 @@ def test_read_only(world: World) -> None:
         assert world.counted("write_error") > 0
 
 
-DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "shorter": lambda value: value[:-1],
-    "longer": lambda value: value + b"\0",
-    "empty": lambda _: b"",
-    "flipped": lambda value: value[:20] + bytes([value[20] ^ 1]) + value[21:],
-    "another version": lambda value: b"\x09" + value[1:],
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_damaged(world: World, kind: str) -> None:
-    before = world.counted("corrupt")
-    with world.process.client() as client:
-        for key in world.keys(client):
-            value = client.get(key)
-            assert isinstance(value, bytes)
-            client.set(key, DAMAGE[kind](value))
-    assert_unharmed(world)
-    assert world.counted("corrupt") - before >= 60
-
-
-def test_values_of_an_old_generation_under_the_keys_of_the_new_one(world: World) -> None:
-    before = world.counted("corrupt")
-    with world.process.client() as client:
-        for n in range(60):
-            old = client.get(f"pe:{{{world.old}}}:c:c{n}")
-            assert isinstance(old, bytes)
-            client.set(f"pe:{{{world.generation}}}:c:c{n}", old)
-    assert_unharmed(world)
-    assert world.counted("corrupt") - before >= 40
-
-
 # --- an answer belongs to its question
 
 

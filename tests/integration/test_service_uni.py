@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from in_process import TestClient
 from service_fakes import pool
-from tiny import write_base
+from tiny import tiny_app, write_base
 from tiny_training import trained
 
 import polyrank
@@ -33,8 +33,7 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(reranker: Path, checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("store")
     build(polyrank.load(checkpoints / "poly"), pool(30), root)
-    settings = Settings(store=root, reranker=str(reranker), threads=1, backend="torch", precision="float32")
-    with TestClient(create_app(settings)) as client:
+    with TestClient(tiny_app(store=root, reranker=str(reranker))) as client:
         yield client
 
 

@@ -15,7 +15,8 @@ import orjson
 import pytest
 from command_line import READY, call, ended, forked, pool_rows, write_rows
 from served import Served, serve
-from service_fakes import WordRanker, build_store, load, pool
+from service_fakes import build_store, load, pool
+from tiny import tiny_app
 from waiting import until
 from warm_python import WarmPython
 
@@ -30,16 +31,6 @@ from polyrank.service.http.plumbing.problems import Problem
 from polyrank.service.settings import Settings
 
 COUNT = 60
-
-
-class CountingRanker(WordRanker):
-    """Knows which candidates it has encoded."""
-
-    encoded = 0
-
-    def encode_candidates(self, candidates, on_done=None):
-        self.encoded += len(candidates)
-        return super().encode_candidates(candidates, on_done)
 
 
 @pytest.fixture
@@ -312,9 +303,7 @@ def real_root(checkpoints: Path, tmp_path: Path) -> Path:
 def test_a_rebuild_while_updating_loses_nothing(real_root: Path, tmp_path: Path) -> None:
     rows = pool_rows(2000, "d")  # encoded for long enough
     pool_file = write_rows(tmp_path / "pool.jsonl", rows)
-    with serve(
-        create_app(Settings(store=real_root, pool_root=tmp_path, threads=1, backend="torch", precision="float32"))
-    ) as server:
+    with serve(tiny_app(store=real_root, pool_root=tmp_path)) as server:
         first = active(server)["id"]
         put(server, {"id": "before", "text": "w1"}, *rows[:1000])  # these are in both
         job = server.client.post("/index", json={"pool": pool_file.name}).json()["links"]["self"]
@@ -372,7 +361,7 @@ def test_what_was_acknowledged_survives_a_kill(warm_python: WarmPython, real_roo
         assert ended(process).status == -signal.SIGKILL
     revisions = list(acknowledged.values())
     assert len(set(revisions)) == len(revisions), "none was given twice"
-    with serve(create_app(Settings(store=real_root, threads=1, backend="torch", precision="float32"))) as server:
+    with serve(tiny_app(store=real_root)) as server:
         answer = rank(server, exact=True)
         assert answer["revision"] >= max(revisions)
         assert set(acknowledged) - to_delete <= ids(answer)
@@ -386,7 +375,7 @@ def test_the_command_line_gives_another_model_s_generation_the_updates_it_missed
     checkpoints: Path, real_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = build(polyrank.load(checkpoints / "other"), pool(COUNT), real_root, BuildOptions(activate=False)).generation
-    with serve(create_app(Settings(store=real_root, threads=1, backend="torch", precision="float32"))) as server:
+    with serve(tiny_app(store=real_root)) as server:
         put(server, {"id": "new", "text": "w1 w2 w3"}, {"id": "c1", "text": "w4"})
         delete(server, "c2")
         before = active(server)["id"]

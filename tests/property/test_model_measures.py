@@ -38,28 +38,6 @@ def test_it_is_as_the_formula_and_within_its_bounds(drawn: tuple[Gains, Gains], 
     assert 0 <= found <= 1 + 1e-12
 
 
-@given(grades, depths, st.integers(0, 5))
-def test_the_best_order_reaches_one_and_what_follows_it_is_no_harm(judged: Gains, k: int, unjudged: int) -> None:
-    found = ndcg(sorted(judged, reverse=True) + [0] * unjudged, judged, k)
-    assert found == pytest.approx(1.0 if any(judged) else 0.0)
-
-
-@given(grades, depths, st.data())
-def test_moving_a_better_document_up_never_lowers_it(judged: Gains, k: int, data: st.DataObject) -> None:
-    order = data.draw(st.permutations(judged))
-    at = data.draw(st.integers(0, max(0, len(order) - 2)))
-    better = [*order[:at], *sorted(order[at : at + 2], reverse=True), *order[at + 2 :]]
-    assert ndcg(better, judged, k) >= ndcg(order, judged, k) - 1e-12
-
-
-@given(st.lists(st.integers(0, 120), min_size=1))
-def test_recall_grows_with_depth_and_bounds_the_reciprocal_rank(ranks: list[int]) -> None:
-    values = rank_values([Ties.of(-np.arange(120), np.arange(1, 121) == rank) for rank in ranks], (1, 2, 5, 10, 100))
-    recalls = [values[f"recall@{k}"] for k in (1, 2, 5, 10, 100)]
-    assert all((less <= more).all() for less, more in pairwise(recalls))
-    assert (recalls[0] <= values["mrr"]).all()
-
-
 Candidates = list[tuple[float, int]]
 """Score and gain of each."""
 
@@ -130,12 +108,3 @@ def test_a_model_that_knows_nothing_finds_as_much_as_chance(count: int, data: st
         assert found.found(k) == min(1.0, k / count)
     assert found.reciprocal() == pytest.approx(sum(1 / rank for rank in range(1, count + 1)) / count)
     assert found.tie_at_first == (count > 1)
-
-
-@given(lists, few)
-def test_ndcg_of_ties_lies_between_the_worst_and_the_best_order(candidates: Candidates, k: int) -> None:
-    judged = [gain for _, gain in candidates]
-    best = dcg(sorted(judged, reverse=True), k) or 1.0
-    values = [dcg(each, k) / best for each in rankings(candidates)]
-    found = ndcg_at_k(ties(candidates), np.array(judged, np.float64), k)
-    assert min(values) - 1e-9 <= found <= max(values) + 1e-9

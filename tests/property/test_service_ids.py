@@ -12,12 +12,10 @@ from cases import cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from served import Served, serve
-from service_fakes import build_store, load, pool
+from service_fakes import build_store, pool, words_app
 
 import polyrank
 from polyrank.index_builder.pool.documents import MAX_ID_CHARS, checked_id
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
 
 PATH = "/index/candidates"
 ODD = st.sampled_from([*"\n\r\t\0\x1b\x7f\x85\u2028\u2029\ufeff\u200f./\\%?#;&+ \"'{}", "%2F", "..", "://", "\ud800"])
@@ -28,7 +26,7 @@ IDS = st.lists(st.one_of(ODD, st.characters(exclude_categories=["Cs"])), max_siz
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("ids")
     build_store(root, pool(5))
-    with serve(create_app(Settings(store=root, compact_after=0), load)) as served:
+    with serve(words_app(root, compact_after=0)) as served:
         yield served
 
 

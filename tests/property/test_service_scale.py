@@ -1,7 +1,6 @@
 """Answers of a pool that is cut into parts equal those of the same pool in one piece, to the bit."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,14 +105,6 @@ def test_where_parts_have_indexes_an_answer_that_is_called_exact_is_that_of_a_sc
     served.close()
     # A graph finds what it finds, and a second stage scores what was found: neither is ever certain.
     assert (exact > 0) == (index == "flat" and KINDS[kind].late_rows is None)
-
-
-def test_a_pool_of_one_text_keeps_its_order(tmp_path: Path) -> None:
-    alike = [replace(each, text="w1 w2") for each in pool(80)]
-    build(WordRanker(), alike, tmp_path, BuildOptions(index="exact"), parts=5)
-    with closing(ServedParts(tmp_path)) as served:
-        [found] = served.rank(asked(top_k=30))
-        assert [place.id for place in found.places] == [each.id for each in alike[:30]]
 
 
 @settings(max_examples=200)

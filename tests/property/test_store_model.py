@@ -40,7 +40,6 @@ from polyrank.service.ranking.values import Given, Ranked
 
 IDS = st.sampled_from([f"c{n}" for n in range(12)])
 TEXTS = st.lists(st.sampled_from(WORDS[:12]), min_size=1, max_size=3).map(" ".join)
-TAGS = st.lists(st.booleans(), max_size=2)
 METADATA = st.fixed_dictionaries(
     {},
     optional={

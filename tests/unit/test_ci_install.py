@@ -6,8 +6,6 @@ from types import ModuleType
 import pytest
 import scripts
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
 def script() -> ModuleType:

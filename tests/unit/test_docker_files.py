@@ -23,7 +23,6 @@ from polyrank.service.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
-SERVICES = {"redis", "builder", "api", "prometheus", "alertmanager", "grafana"}
 GPU = "api-gpu"
 
 

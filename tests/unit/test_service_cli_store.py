@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import call, left_half_written, options
-from fakes import HashEncoder, pool
+from fakes import HashEncoder, flip, pool
 from redis_process import RedisProcess, vector_keys
 from report_pages import Page
 from served import serve
@@ -43,13 +43,6 @@ def built(root: Path, salt: str = "", **options: Any) -> str:
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
-
-
-def flip(store: Path, generation: str, file: str = "embeddings.bin") -> None:
-    path = store / "generations" / generation / file
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def current(capsys: Capture, store: Path) -> str:
@@ -406,9 +399,3 @@ def test_nothing_is_switched_for_a_server_that_is_none(capsys: Capture, tmp_path
     assert outcome.status != 0
     assert why in outcome.err
     assert store.current() == current
-
-
-def test_what_is_only_published_is_not_waited_for(capsys: Capture, tmp_path: Path) -> None:
-    asked = ("build", "--model", "lexical", "--pool", tmp_path / "none.jsonl", "--store", tmp_path / "store")
-    told = call(capsys, *asked, "--no-activate", "--wait", "http://127.0.0.1:9").failure(2)
-    assert "--wait goes with --activate" in told

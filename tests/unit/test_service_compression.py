@@ -13,15 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from in_process import TestClient
-from service_fakes import build_store, load
+from service_fakes import build_store, words_app
 from starlette.types import Message
 
 from polyrank.model.errors import RankingError
-from polyrank.service.app import create_app
 from polyrank.service.errors import BodyMalformed, BodyTooLarge
 from polyrank.service.http.plumbing import middleware
 from polyrank.service.http.plumbing.compression import FEW_BYTES, LEAST_BYTES, PIECE_BYTES, Unzipped, accepts
-from polyrank.service.settings import Settings
 
 BOUND = 400_000
 RANK = {"context": "w1 w2", "top_k": 2}
@@ -32,7 +30,7 @@ SENT_ZIPPED = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     root: Path = tmp_path_factory.mktemp("store")
     build_store(root)
-    with TestClient(create_app(Settings(store=root, max_body_bytes=BOUND), load)) as made:
+    with TestClient(words_app(root, max_body_bytes=BOUND)) as made:
         made.headers["accept-encoding"] = "identity"
         yield made
 

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 from fastapi.routing import iter_route_contexts
-from service_fakes import load
+from service_fakes import words_app
 from starlette.datastructures import Headers
 
-from polyrank.service.app import create_app
 from polyrank.service.http.plumbing.access import Needs, anybody, credentials, rules, scraper
 from polyrank.service.observe.labels import QUIET
-from polyrank.service.settings import Settings
 
 PLAYGROUND = {"GET /playground", "GET /playground/{name:path}"}
 PAGES = {"GET /", "GET /docs", "GET /docs/{name}", "GET /openapi.json"} | PLAYGROUND
@@ -19,7 +17,7 @@ PROBES = {"/livez", "/healthz", "/readyz", "/health", "/ping", "/v2/health/live"
 
 def declared() -> dict[str, object]:
     """METHOD /path -> the one access rule of the route."""
-    app = create_app(Settings(store=Path("nowhere")), load)
+    app = words_app(Path("nowhere"))
     found: dict[str, object] = {}
     for route in iter_route_contexts(app.routes):
         listed = rules(route)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
-from fakes import EVIDENCE
+from fakes import EVIDENCE, flip
 from service_fakes import WordCross, WordRanker, build_store, count_nothing, load, only_part, pool
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
@@ -53,10 +53,7 @@ class Fixture:
         return self.live.require().generation.id
 
     def damage(self, generation: str, file: str = "embeddings.bin") -> None:
-        path = self.root / "generations" / generation / file
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
+        flip(self.root, generation, file)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"polyrank_{name}", labels)

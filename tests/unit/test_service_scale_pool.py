@@ -160,18 +160,3 @@ def test_searches_at_the_same_time_share_calls(served: ServedParts) -> None:
     served.rank(*[asked(f"w{n}") for n in range(40)])
     calls = [each.calls.count("search") for each in served.shards.replicas.values()]
     assert max(calls) <= 6, "one call for each of two, then 16 at most in each"
-
-
-def test_answers_of_the_parts_indexes_are_certified_together(tmp_path: Path) -> None:
-    build(WordRanker(), pool(600), tmp_path, BuildOptions(index="flat"), parts=3)
-    served = ServedParts(tmp_path)
-    requests = [asked(f"w{n} w{n + 1}", top_k=5, retrieve_k=k) for n in range(6) for k in (5, 100)]
-    found = served.rank(*requests)
-    exact = served.rank(*[replace(each, exact=True) for each in requests])
-    served.close()
-    assert {each.plan for each in found} == {"index"}
-    assert {each.plan for each in exact} == {"scan"}
-    assert {each.exact for each in found} == {True, False}
-    for one, other in zip(found, exact, strict=True):
-        if one.exact:
-            assert [place.id for place in one.places] == [place.id for place in other.places]

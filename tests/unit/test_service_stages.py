@@ -256,35 +256,6 @@ async def sought(runtime: Runtime, journey: Journey) -> None:
     await LocalPart.search(part, runtime, PoolQuery(RankRequest(conversation=Conversation(()))), encode, journey)
 
 
-async def test_a_search_that_begins_at_once_makes_no_queueing_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, one = threading.Event(), Journey()
-
-    def search(searches: Sequence[Any], _threads: int | None) -> list[None]:
-        with searches[0].journey.timed("retrieve"):
-            begun.set()
-            time.sleep(0.04)
-        return [None]
-
-    monkeypatch.setattr(retrieval, "search", search)
-    monkeypatch.setattr(retrieval, "part_found", lambda *_: SimpleNamespace(plan="scan"))
-    with running() as runtime:
-        changed = runtime.searches._changed
-
-        def interrupted() -> None:
-            """The caller goes on only in the middle of the search."""
-            changed.__class__.notify(changed)
-            changed.release()
-            assert begun.wait(10)
-            time.sleep(0.02)
-            changed.acquire()
-
-        with monkeypatch.context() as patched:
-            patched.setattr(changed, "notify", interrupted)
-            await sought(runtime, one)
-    assert one.seconds["retrieve"] > 0
-    assert one.seconds["queue"] >= 0
-
-
 def test_waiting_for_the_other_searches_of_a_batch_counts_as_queueing(monkeypatch: pytest.MonkeyPatch) -> None:
     own, begun, gate, batches = [Journey() for _ in range(3)], threading.Event(), threading.Event(), list[int]()
 
