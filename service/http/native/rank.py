@@ -37,12 +37,11 @@ from polyrank.service.errors import (
 )
 from polyrank.service.http.native.sides import NO_SIDE, by_share
 from polyrank.service.http.plumbing import bodies, problems
-from polyrank.service.http.plumbing.access import RANK
-from polyrank.service.http.plumbing.bodies import ByHand
+from polyrank.service.http.plumbing.access import RANK, ByHand
 from polyrank.service.http.plumbing.openapi import DEADLINE_IN, READS, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest, results_of
+from polyrank.service.ranking.values import Given, Grouping, Ranked, RankedCandidate, RankRequest
 from polyrank.service.resources import Resources
 from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
@@ -113,9 +112,10 @@ async def answered(request: Request, held: Resources, body: RankIn, journey: Jou
     if body.min_revision is not None:
         done = await answer(await held.updating.reached(body.min_revision, journey), journey)
     else:
-        serving, sharing = served(held, body.generation), held.trials.sharing
+        serving = served(held, body.generation)
         is_free = body.expect is None and "generation" not in body.model_fields_set  # to be answered by either side
-        if feedback is None or asked is None or sharing is None or not is_free:
+        sharing = held.trials.sharing if is_free and asked is not None else None
+        if feedback is None or asked is None or sharing is None:
             done = await answer(serving, journey)
         else:
             place = feedback.place_of(asked, caller, sharing[0].trial.generation)
@@ -208,7 +208,8 @@ def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
     """
     conversation, most = body.said(), settings.max_text_chars
     bodies.check_lengths("persona", conversation.persona, settings)
-    return replace(conversation, turns=tuple(replace(turn, text=turn.text[-most:]) for turn in conversation.turns))
+    cut = (replace(turn, text=turn.text[-most:]) if len(turn.text) > most else turn for turn in conversation.turns)
+    return replace(conversation, turns=tuple(cut))
 
 
 def with_unread(cut: Truncation, body: SaidIn, read: Conversation) -> Truncation:
@@ -276,7 +277,7 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
         if ranked.decision.reason is None:
             del decision["decision"]["reason"]
     return {
-        "results": results_of(ranked.places),
+        "results": _results(ranked.places),
         **decision,
         "missing_ids": ranked.missing_ids,
         "generation": serving.generation.id,
@@ -288,6 +289,26 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
         "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
         **({"notes": ranked.notes} if ranked.notes else {}),
     }
+
+
+def _results(places: Sequence[RankedCandidate]) -> list[dict[str, Any]]:
+    """Return the fields of a `ResultOut` for each; those without a meaning for the candidate are absent, not null."""
+    return [
+        {
+            "rank": rank,
+            **({} if place.index is None else {"index": place.index}),
+            "id": place.id,
+            "text": place.text,
+            "score": place.placed_by,
+            "scores": {
+                "vector": place.vector,
+                **({} if place.lexical is None else {"lexical": place.lexical}),
+                **({} if place.cross is None else {"cross": place.cross}),
+            },
+            "metadata": place.metadata,
+        }
+        for rank, place in enumerate(places, 1)
+    ]
 
 
 class _Entry(NamedTuple):
