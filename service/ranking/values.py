@@ -205,6 +205,26 @@ def finite(places: list[RankedCandidate]) -> list[RankedCandidate]:
     return places
 
 
+def results_of(places: Sequence[RankedCandidate]) -> list[dict[str, Any]]:
+    """Return the fields of a `ResultOut` for each; those without a meaning for the candidate are absent, not null."""
+    return [
+        {
+            "rank": rank,
+            **({} if place.index is None else {"index": place.index}),
+            "id": place.id,
+            "text": place.text,
+            "score": place.placed_by,
+            "scores": {
+                "vector": place.vector,
+                **({} if place.lexical is None else {"lexical": place.lexical}),
+                **({} if place.cross is None else {"cross": place.cross}),
+            },
+            "metadata": place.metadata,
+        }
+        for rank, place in enumerate(places, 1)
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
     """A ranking, best first. Each stage of a request makes a new one of the one before."""

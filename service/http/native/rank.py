@@ -41,7 +41,7 @@ from polyrank.service.http.plumbing.access import RANK, ByHand
 from polyrank.service.http.plumbing.openapi import DEADLINE_IN, READS, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Given, Grouping, Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest, results_of
 from polyrank.service.resources import Resources
 from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
@@ -277,7 +277,7 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
         if ranked.decision.reason is None:
             del decision["decision"]["reason"]
     return {
-        "results": _results(ranked.places),
+        "results": results_of(ranked.places),
         **decision,
         "missing_ids": ranked.missing_ids,
         "generation": serving.generation.id,
@@ -289,26 +289,6 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
         "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
         **({"notes": ranked.notes} if ranked.notes else {}),
     }
-
-
-def _results(places: Sequence[RankedCandidate]) -> list[dict[str, Any]]:
-    """Return the fields of a `ResultOut` for each; those without a meaning for the candidate are absent, not null."""
-    return [
-        {
-            "rank": rank,
-            **({} if place.index is None else {"index": place.index}),
-            "id": place.id,
-            "text": place.text,
-            "score": place.placed_by,
-            "scores": {
-                "vector": place.vector,
-                **({} if place.lexical is None else {"lexical": place.lexical}),
-                **({} if place.cross is None else {"cross": place.cross}),
-            },
-            "metadata": place.metadata,
-        }
-        for rank, place in enumerate(places, 1)
-    ]
 
 
 class _Entry(NamedTuple):
