@@ -29,8 +29,7 @@ from polyrank.service.http.compat.rerank import of_route
 from polyrank.service.http.native import candidates, classify, explain, feedback, index, rank
 from polyrank.service.http.playground import page as playground
 from polyrank.service.http.plumbing import openapi, problems
-from polyrank.service.http.plumbing.bodies import BodyBound
-from polyrank.service.http.plumbing.middleware import Answers, Hosts, Requests, Sites, base_of, path_of
+from polyrank.service.http.plumbing.middleware import Answers, BodyBound, Hosts, Requests, Sites, base_of, path_of
 from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
 from polyrank.service.live.models import Loaders, LoadRanker, LoadScorer
 from polyrank.service.observe import tracing

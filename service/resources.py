@@ -41,7 +41,7 @@ from polyrank.service.live.models import (
     warm_up_classifier,
     warm_up_scorer,
 )
-from polyrank.service.live.serving import Opener
+from polyrank.service.live.searchable import Opener
 from polyrank.service.live.switching import Holder, Live
 from polyrank.service.live.trial import Trials
 from polyrank.service.observe.logs import POOL
@@ -309,7 +309,7 @@ async def _followed(
     if feedback is not None:
         stack.push_async_callback(asyncio.to_thread, feedback.close)
     trials = Trials(store, live, metrics, feedback is not None)
-    await given.in_loader(trials.follow_if_possible)
+    await given.in_loader(trials.try_to_follow_trial)
     updating = Updating(store, live, runtime, metrics, given.name)
     stack.push_async_callback(asyncio.to_thread, updating.close)
     own = Jobs(
@@ -350,11 +350,11 @@ def _looks(held: Resources, pool: _OpenedPool) -> Iterator[_Look]:
     in_loader = partial(asyncio.get_running_loop().run_in_executor, held.loader)
     compacting = Compacting(held.store, held.live, held.jobs, held.settings.compact_after)
     for look in (
-        _Look("the active generation", partial(in_loader, held.live.follow), longest_pause=pool.longest_pause),
-        _Look("the trial", partial(in_loader, held.trials.follow), longest_pause=pool.longest_pause),
+        _Look("the active generation", partial(in_loader, held.live.follow_current), longest_pause=pool.longest_pause),
+        _Look("the trial", partial(in_loader, held.trials.follow_trial), longest_pause=pool.longest_pause),
         _Look("the updates of the trial", partial(asyncio.to_thread, held.trials.receive)),
         *pool.looks,
-        _Look("the log of updates", held.updating.follow),
+        _Look("the log of updates", held.updating.take_over),
         _Look("compaction", compacting.look),
     ):
         yield replace(look, pool=held.pool)
@@ -397,7 +397,7 @@ async def _probe(runtime: Runtime, lives: Iterable[Live[Serving]]) -> None:
 def _switch(settings: Settings, store: GenerationStore, live: Live[Serving]) -> None:
     """Serve what a job has built, and remove what is too old."""
     try:
-        live.follow()
+        live.follow_current()
     except (Shortage, OSError) as error:  # tried again a second later
         log.warning("what was built is not served yet", extra={"fields": {"why": error}})
     collect(settings, store, live)

@@ -34,13 +34,13 @@ from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.caching.vectors import Caches
 from polyrank.service.live.models import LoadRanker, PairScorer
-from polyrank.service.live.serving import Opener
+from polyrank.service.live.searchable import Opener
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine
 from polyrank.service.ranking.local_part import LocalPart, serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
-from polyrank.service.ranking.values import Ranked, RankRequest
+from polyrank.service.ranking.values import PoolQuery, Ranked, RankRequest
 from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
 
@@ -285,6 +285,18 @@ def only_part(serving: Serving) -> LocalPart:
 def asked(text: str = "w1 w2 w3", **fields: Any) -> RankRequest:
     """A ranking request."""
     return RankRequest(**{"conversation": Conversation.of(text), **fields})
+
+
+def pool_query(request: RankRequest) -> PoolQuery:
+    """What a request without a second stage asks of a part."""
+    return PoolQuery(
+        needed=request.depth,
+        retrieve_k=request.retrieve_k,
+        exact=request.exact,
+        filter=request.filter,
+        exclude_ids=request.exclude_ids,
+        conversation=request.conversation,
+    )
 
 
 def rank(

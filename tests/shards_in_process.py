@@ -16,7 +16,7 @@ from service_fakes import count_nothing, load
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes.updating import Acknowledged, Updating
-from polyrank.service.live.serving import Opener
+from polyrank.service.live.searchable import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine

@@ -14,7 +14,7 @@ from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
 from polyrank.service.caching.vectors import Caches
 from polyrank.service.changes.updating import Acknowledged, Updating
-from polyrank.service.live.serving import Opener
+from polyrank.service.live.searchable import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.live.trial import Trials
 from polyrank.service.observe.metrics import Metrics

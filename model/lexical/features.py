@@ -187,3 +187,18 @@ TEXT_FEATURES: Mapping[str, Callable[[ReadContext], Factors]] = {"said": said}
 ROW_FEATURES: Mapping[str, Callable[[int], float]] = {"length": length}
 FEATURES = (*WORD_FEATURES, *TEXT_FEATURES, *ROW_FEATURES)
 """The names of all features."""
+
+
+def weighed(
+    features: Mapping[str, Callable[[ReadContext], Factors]], context: ReadContext, weights: Factors
+) -> Factors:
+    """Return what each word, or each text, counts by all of these features that have a weight.
+
+    >>> weighed(WORD_FEATURES, read(Conversation.of(["A boat", "My boat"])), {"last": 2.0, "before": 0.5})
+    {'my': 2.0, 'boat': 2.0, 'a': 0.5}
+    """
+    sums: dict[str, float] = {}
+    for name in (name for name in features if name in weights):
+        for each, factor in features[name](context).items():
+            sums[each] = sums.get(each, 0.0) + weights[name] * factor
+    return sums

@@ -19,6 +19,7 @@ from polyrank.model.lexical.features import (
     Factors,
     ReadContext,
     read,
+    weighed,
 )
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics, keys_of, normalised
@@ -176,15 +177,8 @@ class _Asked(NamedTuple):
 
 
 def _asked(context: ReadContext, statistics: Statistics, weights: Factors) -> _Asked:
-    factors: dict[str, float] = {}
-    for name in (name for name in WORD_FEATURES if name in weights):
-        for word, factor in WORD_FEATURES[name](context).items():
-            factors[word] = factors.get(word, 0.0) + weights[name] * factor
+    factors, texts = (weighed(features, context, weights) for features in (WORD_FEATURES, TEXT_FEATURES))
     keys, first = np.unique(keys_of(factors), return_index=True)
-    texts: dict[str, float] = {}
-    for name in (name for name in TEXT_FEATURES if name in weights):
-        for text, value in TEXT_FEATURES[name](context).items():
-            texts[text] = texts.get(text, 0.0) + weights[name] * value
     return _Asked(
         keys,
         np.array(list(factors.values()), np.float64)[first] * statistics.rarity(keys),

@@ -90,7 +90,9 @@ class CandidateVectors(Protocol):
 
     are_here: bool  # whether it is read on this machine alone
 
-    def gather(self, rows: NDArray[np.int64], budget: Budget, first_only: bool) -> tuple[Representations, bool]:
+    def gather(
+        self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False
+    ) -> tuple[Representations, bool]:
         """Return it for rows (N,), in the order asked, within the request's budget for Redis.
 
         `first_only`: the vectors alone, without what a second stage reads. Also returns whether the caches answered.
@@ -108,7 +110,9 @@ class MatrixVectors:
     def __init__(self, generation: Generation, count: CountCache) -> None:
         self._generation, self._count = generation, count
 
-    def gather(self, rows: NDArray[np.int64], budget: Budget, first_only: bool) -> tuple[Representations, bool]:
+    def gather(
+        self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False
+    ) -> tuple[Representations, bool]:
         """Do what `CandidateVectors.gather` does."""
         own = self._generation.embeddings
         made = Representations(own.gather(rows)) if first_only else own.representations(rows)
@@ -150,7 +154,9 @@ class RedisVectors:
             with closing(open_loader()) as loader:
                 self._loaded = self._load(loader)
 
-    def gather(self, rows: NDArray[np.int64], budget: Budget, first_only: bool) -> tuple[Representations, bool]:
+    def gather(
+        self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False
+    ) -> tuple[Representations, bool]:
         """Do what `CandidateVectors.gather` does; rows of a second stage that nobody stores come from the model.
 
         Raises:

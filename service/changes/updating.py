@@ -109,7 +109,7 @@ class Updating:
             self._refreshing = reading
         return asyncio.shield(self._refreshing)
 
-    async def follow(self) -> None:
+    async def take_over(self) -> None:
         """Take over what other processes have written."""
         await asyncio.get_running_loop().run_in_executor(self._reader, self._live.take_over)
 

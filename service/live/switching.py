@@ -16,7 +16,7 @@ from polyrank.model.errors import ModelError, RankingError, Shortage, shortage_i
 from polyrank.model.inference.runners import Runner
 from polyrank.service.errors import NotReady
 from polyrank.service.live.models import LateScorer
-from polyrank.service.live.serving import SearchStatus
+from polyrank.service.live.searchable import SearchStatus
 from polyrank.service.observe.metrics import Metrics
 
 # What CURRENT named, and its stamp, which changes when the same id is activated again.
@@ -144,11 +144,11 @@ class Live(Generic[S]):
                     told = error if isinstance(error, RankingError) else GenerationCorrupt(generation, str(error))
                     self._refuse(generation, told)
                     if isinstance(error, Shortage | OSError):
-                        self._seen = None  # so that `follow` tries again
+                        self._seen = None  # so that `follow_current` tries again
             if self.absent is None:
                 log.warning("not ready", extra={"fields": {"why": self.reason()}})
 
-    def follow(self) -> None:
+    def follow_current(self) -> None:
         """Switch to what CURRENT names, if another process wrote it; if that is refused, the old one stays served.
 
         Raises Shortage or OSError if it could not be tried now; the next call tries again.
@@ -177,7 +177,7 @@ class Live(Generic[S]):
 
         Raises:
             GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError, Shortage: nothing changed. Only if
-                its updates could not be read once it was active, it stays active, and `follow` tries again.
+                its updates could not be read once it was active, it stays active, and `follow_current` tries again.
         """
         with self._switching, self._switch_counted(generation):
             loaded = self.load(generation)

@@ -109,7 +109,7 @@ class Trials(Generic[S]):
         self._store.end_trial()
         self._hold(None, 0)
 
-    def follow(self) -> None:
+    def follow_trial(self) -> None:
         """Load what the store names, or drop what it names no more, or what is over.
 
         Raises Shortage, StoreBusy or OSError if it could not be tried now; the next call tries again.
@@ -178,10 +178,10 @@ class Trials(Generic[S]):
             fields = {"generation": trial.generation, "share": trial.share, "why": why}
             log.error("the trial's share is not taken", extra={"fields": fields})
 
-    def follow_if_possible(self) -> None:
-        """Do what `follow` does; where it cannot be tried now, that is left to the next call."""
+    def try_to_follow_trial(self) -> None:
+        """Do what `follow_trial` does; where it cannot be tried now, that is left to the next call."""
         with suppress(Shortage, OSError):
-            self.follow()
+            self.follow_trial()
 
     def _loaded(self, generation: str) -> tuple[S, int]:
         manifest = self._store.manifest(generation)

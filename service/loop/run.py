@@ -38,7 +38,6 @@ from polyrank.model.text.folding import hash64, text_key
 from polyrank.model.training.config import STATE_FILE as TRAINING_STATE
 from polyrank.service.errors import LoopBusy, LoopFailed
 from polyrank.service.feedback.export import LABELS, LATER, TRAIN, export
-from polyrank.service.loop.canary import Steps, TrialLease, look
 from polyrank.service.loop.config import LoopConfig
 from polyrank.service.loop.judging import golden_sets
 from polyrank.service.loop.state import (
@@ -57,6 +56,7 @@ from polyrank.service.loop.state import (
     StageDone,
 )
 from polyrank.service.loop.statistics import Effect
+from polyrank.service.loop.trial import Steps, TrialLease, look
 
 _MAY_LOSE: Final = 0.03  # by the lower end of the canary's interval
 _TICK_SECONDS = 0.2
@@ -93,7 +93,7 @@ def run_loop(config: LoopConfig, say: Say) -> Run:
             run = runs.begin(live.id, live.model.fingerprint)
         else:
             say(f"going on with run {run.id}")
-        _Work(config, runs, store, run, say).to_the_end()
+        _Stages(config, runs, store, run, say).to_the_end()
     return run
 
 
@@ -133,8 +133,8 @@ def _end(runs: Runs, store: GenerationStore, run: Run, ended: _Ended) -> None:
     runs.forget_texts(run.id)  # not sooner: without its verdict, after a kill, the run would need them
 
 
-class _Work:
-    """What is done in a run."""
+class _Stages:
+    """The stages of a run, a method for each."""
 
     def __init__(self, config: LoopConfig, runs: Runs, store: GenerationStore, run: Run, say: Say) -> None:
         self._config, self._runs, self._store, self._run, self._say = config, runs, store, run, say
@@ -254,7 +254,7 @@ class _Work:
             self._say("the live model may run in int8 and the new one may not, more slowly: add --quantise to train")
         if not mined.exists():
             pool, hard = self._folder / POOL_FILE, self._folder / HARD_FILE
-            self._work("pool")
+            self._model_stage("pool")
             files = ("--data", self._folder / DATA / TRAIN, "--pool", pool, "--output", hard)
             self._command("mine", *self._config.mine, "--model", live, *files)
             with new_dialogues(mined) as write:  # wrong replies that people passed over come before those mined
@@ -266,7 +266,7 @@ class _Work:
             given = ("--architecture", architecture, *self._config.train)
             self._command("train", *given, "--base", live, "--train", mined, "--output", model)
         if (self._folder / DATA / LABELS).stat().st_size:
-            self._work("calibrate")
+            self._model_stage("calibrate")
         options = " ".join(("mine", *self._config.mine, "train", *self._config.train))
         made = self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}")
         return StageDone({"live": self._run.live, "options": options}, made, f"from the model of {self._run.live}")
@@ -274,14 +274,14 @@ class _Work:
     # Gate and build.
 
     def _gate(self) -> StageDone:
-        self._work("gate", *self._config.golden)
+        self._model_stage("gate", *self._config.golden)
         judged = orjson.loads(read_input(self._folder / GATE_FILE))
         if judged["verdict"] != "passed":
             raise _Ended(judged["verdict"], judged["why"])
         return StageDone(self._golden(), self._digests(GATE_FILE), judged["why"])
 
     def _build(self) -> StageDone:
-        self._work("build", *self._config.golden)
+        self._model_stage("build", *self._config.golden)
         built = orjson.loads(read_input(self._folder / BUILD_FILE))
         if "refused" in built:
             raise _Ended("refused", built["refused"])
@@ -387,8 +387,8 @@ class _Work:
 
     # Processes.
 
-    def _work(self, stage: str, *arguments: object) -> None:
-        self._child(stage, "polyrank.service.loop.work", stage, self._config.store, self._run.id, *arguments)
+    def _model_stage(self, stage: str, *arguments: object) -> None:
+        self._child(stage, "polyrank.service.loop.model_stages", stage, self._config.store, self._run.id, *arguments)
 
     def _command(self, *arguments: object) -> None:
         self._child(str(arguments[0]), "polyrank.service.cli", *arguments)

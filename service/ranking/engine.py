@@ -14,6 +14,7 @@ from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.rescoring import rerank
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Ranked, RankRequest, finite
+from polyrank.service.scheduling.forwards import ContextOnce
 from polyrank.service.scheduling.stages import Journey
 
 MOST_LETTERS = 50_000  # of the texts that are looked at for words that the conversation shares; counting takes 10 ms
@@ -52,22 +53,23 @@ class Engine:
         with runtime.admission.admitted(journey, tokens, new):
             async with journey.in_time():
                 if texts is None:
-                    context, truncation = await runtime.forwards.tokenize_context(ranker, request.conversation, journey)
-                    pool = Pool(runtime, serving, journey, context)
-                    ranked = await pool.rank(request)
+                    read, truncation = await runtime.forwards.tokenize_context(ranker, request.conversation, journey)
+                    context, pool = ContextOnce(runtime.forwards, ranker, read), Pool(runtime, serving, journey)
+                    ranked = await pool.rank(request, context)
                     filling = selection.filling(request, ranked.places)
-                    ranked = replace(ranked, truncation=truncation, tokens=len(context))
+                    ranked = replace(ranked, truncation=truncation, tokens=len(read))
                     # A part that is missing may have what a filter lets through.
                     if request.filter is not None and not ranked.places and ranked.searched is None:
                         ranked = replace(ranked, notes=await pool.filter_notes(request.filter))
                 else:
                     gathered = await sent_candidates.gather(runtime, serving, request, texts, journey)
                     ranked = await sent_candidates.place(runtime, serving, request, gathered, journey)
-            ranked = replace(ranked, notes=[*ranked.notes, *_of_words(serving, ranked)])
+            if said := _of_words(serving, ranked):
+                ranked = replace(ranked, notes=[*ranked.notes, *said])
             if scorer is not None:
                 ranked = await rerank(runtime, scorer, words, request, ranked, journey)
             if texts is None and filling is not None:
-                ranked = await pool.filled(filling, ranked)
+                ranked = await pool.filled(filling, ranked, context)
             if request.collapse:  # their texts are compared
                 places = await asyncio.to_thread(selection.selected, request, ranked.places)
             else:

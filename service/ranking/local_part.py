@@ -21,11 +21,12 @@ from polyrank.index_builder.store.pages import Page, page
 from polyrank.index_builder.store.unmatched import Looked, looking
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.model.search.scan import faster
-from polyrank.service.live.serving import Opener, Searchable
-from polyrank.service.ranking.parts import EncodeContext, Facts, PoolSnapshot, Serving, Stock, Wanted
+from polyrank.service.live.searchable import Opener, Searchable
+from polyrank.service.ranking.parts import Facts, PoolSnapshot, Serving, Stock, Wanted
 from polyrank.service.ranking.retrieval import PoolSearch, SearchBatch, part_found, pool_words, read_words
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Hits, PoolQuery
+from polyrank.service.scheduling.forwards import ContextOnce
 from polyrank.service.scheduling.scheduler import Work
 from polyrank.service.scheduling.stages import Journey
 
@@ -67,23 +68,23 @@ class LocalPart(Searchable):
         """See `Part.texts_here`."""
         return self.snapshot.stored_texts(texts)
 
-    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Hits:
+    async def search(self, runtime: Runtime, query: PoolQuery, context: ContextOnce, journey: Journey) -> Hits:
         """Read fields, then words while the context is encoded, then search on the search thread."""
-        request, counts_words = query.request, self.snapshot.generation.words is not None
-        if request.filter is not None:  # part by part, and not on the search thread
-            await runtime.candidates.run_steps(self.snapshot.reading(request.filter), "retrieve", journey)
+        counts_words = self.snapshot.generation.words is not None
+        if query.filter is not None:  # part by part, and not on the search thread
+            await runtime.candidates.run_steps(self.snapshot.reading(query.filter), "retrieve", journey)
         async with journey.holding(runtime.words) if counts_words else nullcontext():
             words = None
             if counts_words:
-                read = partial(runtime.candidates.run, partial(read_words, self, request), stage="retrieve")
-                context, words = await journey.side_by_side(encode, read)
+                read = partial(runtime.candidates.run, partial(read_words, self, query), stage="retrieve")
+                encoded, words = await journey.side_by_side(context.encoded, read)
             else:
-                context = await encode(journey)
+                encoded = await context.encoded(journey)
             affordable, before = runtime.retrieval.affordable(self, query, journey), journey.seconds["retrieve"]
             search = PoolSearch(
                 part=self,
-                request=affordable,
-                codes=context.encoding.codes,
+                query=affordable,
+                codes=encoded.encoding.codes,
                 journey=journey,
                 read=words,
                 with_candidates=query.with_candidates and query.most_exact is None,
@@ -98,7 +99,7 @@ class LocalPart(Searchable):
                     raise
             if not self.vectors.are_here:  # fetching vectors from Redis would hold the search thread up
                 found = await runtime.candidates.run(partial(part_found, search, found), journey)
-        return runtime.retrieval.learnt(affordable, found, request, journey.seconds["retrieve"] - before)
+        return runtime.retrieval.learnt(affordable, found, query, journey.seconds["retrieve"] - before)
 
     async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
         """See `Part.read`."""
@@ -143,7 +144,7 @@ def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
         words=values,
         longest=part.longest,
         candidates=lambda asked: part.snapshot.candidates(rows[asked]),
-        gather=lambda asked, first_only: part.gather(rows[asked], journey.budget, first_only),
+        gather=lambda asked, first_only=False: part.gather(rows[asked], journey.budget, first_only=first_only),
     )
 
 

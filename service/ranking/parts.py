@@ -5,7 +5,7 @@ apart. A request keeps the parts and the revision that it began with, so no answ
 update in one part and not in another.
 """
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -26,17 +26,20 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.vector_cache import TextCache
 from polyrank.service.errors import ShardsMissing
 from polyrank.service.live.models import LateScorer
-from polyrank.service.live.serving import SearchStatus
+from polyrank.service.live.searchable import SearchStatus
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Hits, PoolQuery
-from polyrank.service.scheduling.forwards import CountedContext
+from polyrank.service.scheduling.forwards import ContextOnce
 from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
-# Encodes the context of a request, once however often it is called.
-EncodeContext = Callable[[Journey], Coroutine[Any, Any, CountedContext]]
-# Fetches what is stored of candidates by their positions; also returns whether the caches answered.
-Gather = Callable[[NDArray[np.int64]], tuple[Representations, bool]]
+
+
+class GatherStored(Protocol):
+    """Fetches what the model made of candidates of a stock, by their numbers in it, (N,)."""
+
+    def __call__(self, asked: Rows, first_only: bool = False) -> tuple[Representations, bool]:
+        """Return it, or their vectors alone, and whether the caches answered."""
 
 
 class PartMissing(Exception):  # what happened, not what went wrong
@@ -63,8 +66,7 @@ class Stock:
     words: NDArray[np.float32] | None
     longest: float  # a length that no stored vector exceeds
     candidates: Callable[[Rows], list[Candidate]]  # returns some of them, counted from 0 to n - 1
-    # Fetches what the model made of some, or their vectors alone; also returns whether the caches answered.
-    gather: Callable[[Rows, bool], tuple[Representations, bool]]
+    gather: GatherStored
     # The numbers of the parts that did not answer; what they hold counts as not there.
     lost: frozenset[int] = frozenset()
 
@@ -106,7 +108,7 @@ class Part(Protocol):
     def texts_here(self, texts: Sequence[str]) -> KnownTexts | None:
         """Return what is stored of texts; None: to ask for it would take longer than to encode them."""
 
-    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Hits:
+    async def search(self, runtime: Runtime, query: PoolQuery, context: ContextOnce, journey: Journey) -> Hits:
         """Find the best `query.request.depth` candidates, or as many as a second stage scores."""
 
     async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:

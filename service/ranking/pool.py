@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,15 +24,15 @@ from polyrank.index_builder.store.unmatched import Looked, notes
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, TooManyForExact
-from polyrank.service.live.serving import nothing_of
-from polyrank.service.observe.labels import Degraded
+from polyrank.service.live.searchable import nothing_of
+from polyrank.service.observe.labels import Degraded, Plan
 from polyrank.service.ranking import selection
 from polyrank.service.ranking.costs import most_exact, search_tokens
 from polyrank.service.ranking.parts import PartMissing, Serving, Stock, Wanted
 from polyrank.service.ranking.rescoring import second_stage
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Hits, PoolQuery, Ranked, RankedCandidate, RankRequest
-from polyrank.service.scheduling.forwards import CountedContext
+from polyrank.service.scheduling.forwards import ContextOnce
 from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
@@ -39,20 +40,20 @@ T = TypeVar("T")
 
 # Parts give the candidates along with what they find if all of them give so many at most: that spares a second call.
 MOST_SENT_ALONG = 128
+# Of parts that were searched in different ways the answer names the one that is least sure to find all.
+_BY_CARE: tuple[Plan, ...] = ("scan", "matches", "selector", "index")
 _NONE: Rows = np.empty(0, np.int64)
 
 
 class Pool:
-    """A pool, as one request asks its parts; `context`: tokenised, for its searches."""
+    """A pool, as one request asks its parts."""
 
-    def __init__(self, runtime: Runtime, serving: Serving, journey: Journey, context: Sequence[int] = ()) -> None:
+    def __init__(self, runtime: Runtime, serving: Serving, journey: Journey) -> None:
         self._runtime, self._serving, self._journey = runtime, serving, journey
-        self._context = [*context]
-        self._encoded: CountedContext | None = None
         self._is_here = all(part.is_here for part in serving.parts)
         self._seconds = 0.0  # that the last search took, with waiting
 
-    async def rank(self, request: RankRequest) -> Ranked:
+    async def rank(self, request: RankRequest, context: ContextOnce) -> Ranked:
         """Search the parts once, and place what they found by the second stage if the model has one.
 
         Raises:
@@ -61,7 +62,7 @@ class Pool:
         """
         began, depth = time.monotonic(), request.depth
         ranker, words = self._serving.ranker, self._serving.generation.words
-        best, lost = await self._search(request, depth)
+        best, lost = await self._search(request, depth, context)
         reduced, degraded = best.reduced, list[Degraded]()
         if ranker.late_rows is None:
             exact = best.is_certain(depth)
@@ -71,11 +72,8 @@ class Pool:
                 raise TooManyForExact(best.looked_at, most_exact(ranker, request.conversation))
             stock = await self._at_places(best, Wanted(with_vectors=True), self._stage)
             best, lost = self._only(best, stock.positions, lost)
-            context = await self._encode(self._journey)
-            of_all = stock.gather
-            late = await second_stage(
-                self._runtime, ranker, context, len(best.rows), lambda some: of_all(some, False), self._stage
-            )
+            encoded = await context.encoded(self._journey)
+            late = await second_stage(self._runtime, ranker, encoded, len(best.rows), stock.gather, self._stage)
             exact, degraded = late.scores is not None and exact and not lost, late.degraded
             if late.scores is not None:
                 best = best.placed_by(late.scores, 1.0 if words is None else words.evidence.late_weight)
@@ -104,29 +102,27 @@ class Pool:
         """The journey in a stage after which candidates are still fetched, unless they are here."""
         return self._journey if self._is_here else self._journey.before_last()
 
-    async def _search(self, request: RankRequest, depth: int) -> tuple[Hits, Set[int]]:
+    async def _search(self, request: RankRequest, depth: int, context: ContextOnce) -> tuple[Hits, Set[int]]:
         """Return the best candidates of the parts that answer, and the numbers of the other parts."""
         ranker, parts, words = self._serving.ranker, self._serving.parts, self._serving.generation.words
         late = None if ranker.late_rows is None else most_exact(ranker, request.conversation) if request.exact else 0
-        asked = replace(
-            request,
-            conversation=request.conversation if words is not None else Conversation(()),  # others need not know it
-            candidates=None,
-            score_threshold=None,
-            top_k=depth,
-            top_n=None,
-            grouping=None,
-            collapse=False,
-            answer_if=None,
+        query = PoolQuery(
+            needed=depth,
+            retrieve_k=request.retrieve_k,
+            exact=request.exact,
+            filter=request.filter,
+            exclude_ids=request.exclude_ids,
+            conversation=None if words is None else request.conversation,
+            most_exact=late,
         )
-        most = PoolQuery(asked, most_exact=late).deepened(asked).top_k
-        query = PoolQuery(asked, len(parts) * most <= MOST_SENT_ALONG, late)
+        most = query.depth
+        query = replace(query, with_candidates=len(parts) * most <= MOST_SENT_ALONG)
         if len(parts) > 1:  # so that they need not wait for each other
-            await self._encode(self._journey)
+            await context.encoded(self._journey)
         stage = self._stage
 
         async def ask(part: int, journey: Journey) -> Hits:
-            return await parts[part].search(self._runtime, query, self._encode, journey)
+            return await parts[part].search(self._runtime, query, context, journey)
 
         found = await self._of_each(range(len(parts)), ask, self._journey)
         if not found and stage.left <= 0:
@@ -134,9 +130,11 @@ class Pool:
         missing = frozenset(range(len(parts))) - frozenset(found)
         if not self._is_here:
             self._runtime.metrics.searched.observe(self._searched(missing))
-        return Hits.of(found, most), missing
+        return merged(found, most), missing
 
-    async def filled(self, filling: selection.Filling | selection.Deepening, ranked: Ranked) -> Ranked:
+    async def filled(
+        self, filling: selection.Filling | selection.Deepening, ranked: Ranked, context: ContextOnce
+    ) -> Ranked:
         """Search until the groups are full, or texts differ; or say that it was not: there is an answer already."""
         filling.places, before = ranked.places, None
         ranker, count = self._serving.ranker, self._serving.snapshot.count
@@ -155,17 +153,11 @@ class Pool:
             ):
                 with suppress(DeadlineExceeded):
                     async with journey.in_time():
-                        found = await self.rank(more)
+                        found = await self.rank(more, context)
             if found is None or found.lacks_second_stage != ranked.lacks_second_stage:  # scores of two stages
                 return replace(ranked.without(filling.reason), exact=False)
             filling.add(found.places)
             before, ranked = more, ranked.joined(found, filling.places)
-
-    async def _encode(self, journey: Journey) -> CountedContext:
-        """Encode the context, once however often this is called."""
-        if self._encoded is None:
-            self._encoded = await self._runtime.forwards.context(self._serving.ranker, self._context, journey)
-        return self._encoded
 
     def _only(self, best: Hits, positions: Rows, lost: Set[int]) -> tuple[Hits, Set[int]]:
         """Return those that could be fetched; the parts of the others count as missing from now on."""
@@ -190,7 +182,7 @@ class Pool:
         return await self._runtime.candidates.run(read, self._journey, "fetch") if self._is_here else read()
 
     async def _at_places(self, best: Hits, wanted: Wanted, journey: Journey) -> Stock:
-        assert best.parts is not None, "`Hits.of` numbers them"
+        assert best.parts is not None, "`merged` numbers them"
         of_part = {part: np.flatnonzero(best.parts == part) for part in np.unique(best.parts).tolist()}
         return await self._read(of_part, lambda part: wanted._replace(rows=best.rows[of_part[part]]), journey)
 
@@ -222,7 +214,7 @@ class Pool:
         if not len(stock.positions):
             return nothing
         try:
-            made, _ = await self._runtime.candidates.run(partial(stock.gather, stock.every, False), self._journey)
+            made, _ = await self._runtime.candidates.run(partial(stock.gather, stock.every), self._journey)
         except StoreUnavailable:  # then they are encoded as new ones are
             return nothing
         return KnownTexts(stock.positions, made)
@@ -249,10 +241,10 @@ class Pool:
             read = [each.candidates(own[asked][of == number]) for number, each in enumerate(stocks)]
             return list(interleaved(read, of))
 
-        def gather(asked: Rows, first_only: bool) -> tuple[Representations, bool]:
+        def gather(asked: Rows, first_only: bool = False) -> tuple[Representations, bool]:
             of, made, available = owner[asked], [nothing_of(self._serving.generation.manifest)], True
             for number, each in enumerate(stocks):
-                some, here = each.gather(own[asked][of == number], first_only)
+                some, here = each.gather(own[asked][of == number], first_only=first_only)
                 made, available = [*made, some], available and here
             return Representations.interleaved(made, of + 1), available
 
@@ -313,3 +305,27 @@ class Pool:
             return {part: answer for part, answer in told if not isinstance(answer, BaseException)}
         finally:
             del answers, errors  # an error holds this frame: in a circle, all would stay for long
+
+
+def merged(found: Mapping[int, Hits], k: int) -> Hits:
+    """Return the best `k` of what parts, at least one, have found, given by their numbers."""
+    every = list(found.values())
+    parts = np.repeat(np.fromiter(found, np.int64, len(found)), [len(each.rows) for each in every])
+    if len(every) == 1:  # in its order already, and not more than was asked for
+        return replace(every[0], parts=parts)
+    lexical = [each.lexical for each in every if each.lexical is not None]
+    candidates = [each.candidates for each in every if each.candidates is not None]
+    whole = Hits(
+        order=np.concatenate([each.order for each in every]),
+        rows=np.concatenate([each.rows for each in every]),
+        scores=np.concatenate([each.scores for each in every]),
+        lexical=np.concatenate(lexical) if len(lexical) == len(every) else None,
+        looked_at=sum(each.looked_at for each in every),
+        bound=max(each.bound for each in every),
+        plan=max((each.plan for each in every), key=_BY_CARE.index),
+        reduced=any(each.reduced for each in every),
+        candidates=list(chain.from_iterable(candidates)) if len(candidates) == len(every) else None,
+        cache_available=all(each.cache_available for each in every),
+        parts=parts,
+    )
+    return whole.take(np.lexsort((whole.order, -whole.scores))[:k])

@@ -5,7 +5,7 @@ candidates that were sent, of all. The cross-encoder reads the texts of the firs
 stage, or it fails, the answer is that of the stage before, and says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,12 +23,13 @@ from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooSh
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking import costs
-from polyrank.service.ranking.parts import Gather
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Ranked, RankRequest
 from polyrank.service.scheduling.forwards import AT_ONCE, CountedContext, PairScores
 from polyrank.service.scheduling.stages import Journey
 
+# Fetches what the model made of candidates by their positions, (N,); also returns whether the caches answered.
+Gather = Callable[[NDArray[np.int64]], tuple[Representations, bool]]
 # Of each first-stage vector, as bytes, the first candidate that has it: its position, and its rows.
 _Seen = dict[bytes, tuple[int, NDArray[Any]]]
 

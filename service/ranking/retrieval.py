@@ -1,4 +1,8 @@
-"""The best candidates of a generation at a revision: found by a scan, or by its index and then scored.
+"""The best candidates of a part at a revision: found by a scan, or by its index and then scored.
+
+A search goes through this file from top to bottom: `read_words` reads what words add to each row, `affordable` says how
+many candidates there is time for, `SearchBatch` finds the best rows for several requests in one go, `part_found` scores
+rows that have no scores yet, and `learnt` notes how long that took.
 
 What updates have added is always scanned: it is little, and compaction keeps it so.
 """
@@ -18,9 +22,9 @@ from polyrank.model.representations import Additions
 from polyrank.model.search.scan import Query
 from polyrank.model.search.topk import top_k
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.live.serving import Searchable
+from polyrank.service.live.searchable import Searchable
 from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.values import Hits, PoolQuery, RankRequest
+from polyrank.service.ranking.values import Hits, PoolQuery
 from polyrank.service.scheduling.admission import Rate
 from polyrank.service.scheduling.stages import SHARE_OF_TIME, Journey
 
@@ -89,18 +93,44 @@ class Read(NamedTuple):
     best: BestByWords | None = None  # the rows for which words say most; None: all that are allowed are scored
 
 
-def read_words(part: Searchable, request: RankRequest) -> Read | None:
+def read_words(part: Searchable, query: PoolQuery) -> Read | None:
     """Read the lexical score of every row, and choose the best rows by it; None where words do not count.
 
     All of that takes time in proportion to the pool, so it is not for the search thread.
     """
-    words = pool_words(part, request.conversation)
+    words = None if query.conversation is None else pool_words(part, query.conversation)
     if words is None:
         return None
-    allowed, index, best = _allowed(part.snapshot, request), part.snapshot.generation.index, None
-    if index is not None and _plan(part, request, allowed) in ("index", "selector"):
-        best = best_by_words(index, words.own, request.retrieved, allowed.mask(index.count))
+    allowed, index, best = _allowed(part.snapshot, query), part.snapshot.generation.index, None
+    if index is not None and _plan(part, query, allowed) in ("index", "selector"):
+        best = best_by_words(index, words.own, query.retrieved, allowed.mask(index.count))
     return Read(words, allowed, best)
+
+
+class RetrievalBudget:
+    """Limits how many candidates are retrieved to what there is time for; learns what searching an index takes."""
+
+    def __init__(self) -> None:
+        self._rate = Rate()
+
+    def affordable(self, part: Searchable, query: PoolQuery, journey: Journey) -> PoolQuery:
+        """Return the query for as many candidates as there is time for."""
+        if query.exact or math.isinf(journey.deadline) or part.scans_all:
+            return query
+        seconds, units = SHARE_OF_TIME * max(0.0, journey.left), FIXED + query.retrieved
+        predicted = self._rate.predict(units)
+        if predicted <= seconds:
+            return query
+        self._rate.doubt()
+        fitting = int(units * seconds / predicted) - FIXED
+        return replace(query, retrieve_k=min(query.retrieve_k, max(query.needed, FEWEST, fitting)))
+
+    def learnt(self, affordable: PoolQuery, found: Hits, asked: PoolQuery, seconds: float) -> Hits:
+        """Learn what a search has taken, and say in what was found whether it was for fewer candidates."""
+        if found.plan not in ("index", "selector"):
+            return found
+        self._rate.learn(FIXED + affordable.retrieved, seconds)
+        return replace(found, reduced=affordable.retrieve_k < asked.retrieve_k)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +138,7 @@ class PoolSearch:
     """What one request is looking for in a part."""
 
     part: Searchable
-    request: RankRequest
+    query: PoolQuery
     codes: NDArray[np.float32]  # context vectors (M, D)
     journey: Journey
     read: Read | None = None  # what was read of words; None: they do not count
@@ -120,8 +150,8 @@ class PoolSearch:
 
         With a filter it does not: each request finds and scores the matching rows for itself.
         """
-        request, part = self.request, self.part
-        scans = request.filter is None and (request.exact or part.scans_all)
+        query, part = self.query, self.part
+        scans = query.filter is None and (query.exact or part.scans_all)
         return scans and part.scan.status.shares(len(self.codes))
 
 
@@ -166,14 +196,14 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[F
     Those that scan share a pass. FAISS uses as many threads as given; None leaves it to FAISS.
     """
     began = time.perf_counter()
-    reads = [each.read or Read(None, _allowed(each.part.snapshot, each.request)) for each in searches]
+    reads = [each.read or Read(None, _allowed(each.part.snapshot, each.query)) for each in searches]
     found = [_indexed(each, read, threads) for each, read in zip(searches, reads, strict=True)]
     scanned = [at for at, rows in enumerate(found) if rows is None]
     queries = []
     for at in scanned:
         each, (words, allowed, _) = searches[at], reads[at]
         mask = allowed.mask(each.part.snapshot.generation.manifest.count)
-        queries.append(Query(each.codes, each.request.depth, mask, None if words is None else words.own))
+        queries.append(Query(each.codes, each.query.depth, mask, None if words is None else words.own))
     for at, best in zip(scanned, searches[0].part.scan.top_k(queries) if queries else (), strict=True):
         allowed = reads[at].allowed
         plan: Plan = "scan" if allowed.own is None else "matches"
@@ -188,25 +218,25 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[F
     return every
 
 
-def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
+def _allowed(snapshot: Snapshot, query: PoolQuery) -> _Allowed:
     excluded: Rows = np.empty(0, np.int64)
-    if request.exclude_ids:
-        found = snapshot.rows(request.exclude_ids)
+    if query.exclude_ids:
+        found = snapshot.rows(query.exclude_ids)
         excluded = np.unique(found[found >= 0])
-    if request.filter is None:
+    if query.filter is None:
         dropped, kept = snapshot.removed, snapshot.added
         if len(excluded):
             _, own, added = snapshot.split(excluded)
             dropped, kept = np.union1d(dropped, own), np.setdiff1d(kept, added, assume_unique=True)
         return _Allowed(None, dropped, kept, snapshot.generation.manifest.count - len(dropped))
-    matching = np.setdiff1d(snapshot.matching(request.filter), excluded, assume_unique=True)
+    matching = np.setdiff1d(snapshot.matching(query.filter), excluded, assume_unique=True)
     _, own, added = snapshot.split(matching)
     return _Allowed(own, snapshot.removed, added, len(own))
 
 
-def _plan(part: Searchable, request: RankRequest, allowed: _Allowed) -> Plan:
+def _plan(part: Searchable, query: PoolQuery, allowed: _Allowed) -> Plan:
     """Choose the index where it is cheaper than scoring every row allowed, and the answer may be inexact."""
-    scans = request.exact or part.scans_all
+    scans = query.exact or part.scans_all
     if allowed.own is None:
         return "scan" if scans else "index"
     few = max(FEW_MATCHES, FEW_OF_ALL * part.snapshot.generation.manifest.count)
@@ -215,13 +245,13 @@ def _plan(part: Searchable, request: RankRequest, allowed: _Allowed) -> Plan:
 
 def _indexed(search: PoolSearch, read: Read, threads: int | None) -> Found | None:
     """Find the union of what the index finds for each context vector; None: all rows allowed must be scored."""
-    index, request, codes = search.part.snapshot.generation.index, search.request, search.codes
+    index, query, codes = search.part.snapshot.generation.index, search.query, search.codes
     words, allowed, best = read
-    if index is None or (plan := _plan(search.part, request, allowed)) in ("scan", "matches"):
+    if index is None or (plan := _plan(search.part, query, allowed)) in ("scan", "matches"):
         return None
     if words is not None and best is None:  # a GPU that scanned when words were read has failed since
         return None
-    depth, limit = request.depth, request.retrieved
+    depth, limit = query.depth, query.retrieved
     if allowed.own is None:
         found = retrieve(index, codes, limit, exclude=allowed.dropped, threads=threads, least=depth)
     else:
@@ -237,7 +267,7 @@ def _with_added(search: PoolSearch, words: PoolWords | None, allowed: _Allowed, 
     """Scan what updates have added; of what is scored already, keep the best."""
     rows, scores, snapshot = found.rows, found.scores, search.part.snapshot
     if len(allowed.added):
-        depth, longest = search.request.depth, snapshot.longest_added
+        depth, longest = search.query.depth, snapshot.longest_added
         additions = None if words is None else words.added
         added = top_k(snapshot.vectors_added, search.codes, depth, allowed.added, longest, additions=additions)
         rows = np.concatenate([rows, snapshot.numbered(added.rows)])
@@ -246,7 +276,7 @@ def _with_added(search: PoolSearch, words: PoolWords | None, allowed: _Allowed, 
     if scores is None or not search.part.vectors.are_here:
         rows, scores = np.sort(rows), None
     elif len(allowed.added):
-        best = np.lexsort((rows, -scores))[: search.request.depth]
+        best = np.lexsort((rows, -scores))[: search.query.depth]
         rows, scores = rows[best], scores[best]
     return found._replace(rows=rows, scores=scores, looked_at=found.looked_at + len(allowed.added))
 
@@ -257,10 +287,10 @@ def part_found(search: PoolSearch, found: Found) -> Hits:
     rows, scores, cache_available = found.rows, found.scores, True
     if scores is None:
         with journey.timed("fetch"):
-            stored, cache_available = part.gather(rows, journey.budget, True)
+            stored, cache_available = part.gather(rows, journey.budget, first_only=True)
         with journey.timed("score"):
             additions = None if words is None else replace(words.own, values=words.of(rows))
-            best = top_k(stored.first, search.codes, search.request.depth, longest=part.longest, additions=additions)
+            best = top_k(stored.first, search.codes, search.query.depth, longest=part.longest, additions=additions)
             rows, scores = rows[best.rows], best.scores
     candidates = None
     if search.with_candidates:
@@ -277,34 +307,3 @@ def part_found(search: PoolSearch, found: Found) -> Hits:
         candidates=candidates,
         cache_available=cache_available,
     )
-
-
-class RetrievalBudget:
-    """Limits how many candidates are retrieved to what there is time for; learns what searching an index takes."""
-
-    def __init__(self) -> None:
-        self._rate = Rate()
-
-    def affordable(self, part: Searchable, query: PoolQuery, journey: Journey) -> RankRequest:
-        """Return the search of a query, for as many candidates as there is time for."""
-        request = query.request
-        if not (request.exact or math.isinf(journey.deadline) or part.scans_all):
-            seconds = SHARE_OF_TIME * max(0.0, journey.left)
-            predicted = self._rate.predict(_units(request))
-            if predicted > seconds:
-                self._rate.doubt()
-                units = int(_units(request) * seconds / predicted)
-                retrieve_k = min(request.retrieve_k, max(request.depth, FEWEST, units - FIXED))
-                request = replace(request, retrieve_k=retrieve_k)
-        return query.deepened(request)
-
-    def learnt(self, affordable: RankRequest, found: Hits, asked: RankRequest, seconds: float) -> Hits:
-        """Learn what a search has taken, and say in what was found whether it was for fewer candidates."""
-        if found.plan not in ("index", "selector"):
-            return found
-        self._rate.learn(_units(affordable), seconds)
-        return replace(found, reduced=affordable.retrieve_k < asked.retrieve_k)
-
-
-def _units(request: RankRequest) -> int:
-    return FIXED + request.retrieved

@@ -223,9 +223,9 @@ def _sent(
     is_text = np.array([given.text is not None for _, given in known], dtype=bool)
     with journey.timed("fetch"):
         try:
-            (of_ids, available), of_texts = stored.gather(stored.every, False), sent_texts.made
+            (of_ids, available), of_texts = stored.gather(stored.every), sent_texts.made
         except StoreUnavailable:  # the rows of a second stage are not to be had
-            of_ids, available = stored.gather(stored.every, True)[0], False
+            of_ids, available = stored.gather(stored.every, first_only=True)[0], False
             of_texts = Representations(sent_texts.vectors)
         places = np.empty(len(known), np.int64)
         places[is_text], places[~is_text] = np.arange(is_text.sum()), is_text.sum() + np.arange((~is_text).sum())

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -82,24 +81,31 @@ class RankRequest:
         return max(self.retrieve_k, self.depth)
 
 
-# Of parts that were searched in different ways the answer names the one that is least sure to find all.
-_BY_CARE: tuple[Plan, ...] = ("scan", "matches", "selector", "index")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolQuery:
     """What one request looks for in every part."""
 
-    request: RankRequest
+    needed: int  # how many of the best are answered, or read by the cross-encoder
+    retrieve_k: int  # these and the next three as of `RankRequest`
+    exact: bool = False
+    filter: Mapping[str, Any] | None = None
+    exclude_ids: tuple[str, ...] = ()
+    conversation: Conversation | None = None  # None where words do not count: then nobody need know it
     with_candidates: bool = False  # also give the candidates that are found
     # So many are found for a second stage that shall score every candidate; None: there is no such stage.
     most_exact: int | None = None
 
-    def deepened(self, request: RankRequest) -> RankRequest:
-        """Return the search, perhaps for fewer candidates, that finds what the second stage scores."""
+    @property
+    def depth(self) -> int:
+        """How many of the best are found: those needed, or those that the second stage scores."""
         if self.most_exact is None:
-            return request
-        return replace(request, top_k=max(self.most_exact if request.exact else request.retrieve_k, request.depth))
+            return self.needed
+        return max(self.most_exact if self.exact else self.retrieve_k, self.needed)
+
+    @property
+    def retrieved(self) -> int:
+        """How many candidates an index is asked for."""
+        return max(self.retrieve_k, self.depth)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,30 +123,6 @@ class Hits:
     candidates: Sequence[Candidate] | None = None  # at these rows; None: they were not asked for
     cache_available: bool = True  # the cache answered for their vectors
     parts: Rows | None = None  # the numbers of their parts, (n,); None: of a part alone
-
-    @classmethod
-    def of(cls, found: Mapping[int, "Hits"], k: int) -> "Hits":
-        """Return the best `k` of what parts, at least one, have found, given by their numbers."""
-        every = list(found.values())
-        parts = np.repeat(np.fromiter(found, np.int64, len(found)), [len(each.rows) for each in every])
-        if len(every) == 1:  # in its order already, and not more than was asked for
-            return replace(every[0], parts=parts)
-        lexical = [each.lexical for each in every if each.lexical is not None]
-        candidates = [each.candidates for each in every if each.candidates is not None]
-        whole = Hits(
-            order=np.concatenate([each.order for each in every]),
-            rows=np.concatenate([each.rows for each in every]),
-            scores=np.concatenate([each.scores for each in every]),
-            lexical=np.concatenate(lexical) if len(lexical) == len(every) else None,
-            looked_at=sum(each.looked_at for each in every),
-            bound=max(each.bound for each in every),
-            plan=max((each.plan for each in every), key=_BY_CARE.index),
-            reduced=any(each.reduced for each in every),
-            candidates=list(chain.from_iterable(candidates)) if len(candidates) == len(every) else None,
-            cache_available=all(each.cache_available for each in every),
-            parts=parts,
-        )
-        return whole.take(np.lexsort((whole.order, -whole.scores))[:k])
 
     @property
     def is_all(self) -> bool:

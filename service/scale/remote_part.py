@@ -20,12 +20,13 @@ from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
-from polyrank.service.live.serving import SearchStatus
-from polyrank.service.ranking.parts import EncodeContext, PartMissing, Stock, Wanted
+from polyrank.service.live.searchable import SearchStatus
+from polyrank.service.ranking.parts import PartMissing, Stock, Wanted
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Hits, PoolQuery
 from polyrank.service.scale.calls import AskedQuery, Holding, PartStored
 from polyrank.service.scale.replica_choice import ReplicaChoice
+from polyrank.service.scheduling.forwards import ContextOnce
 from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
@@ -128,11 +129,11 @@ class RemotePart:
         """None."""
         return None
 
-    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Hits:
+    async def search(self, runtime: Runtime, query: PoolQuery, context: ContextOnce, journey: Journey) -> Hits:
         """See `Part.search`."""
-        context = await encode(journey)
+        encoded = await context.encoded(journey)
         with journey.timed("retrieve"):
-            asked = AskedQuery(self.revision, query, context.encoding.codes)
+            asked = AskedQuery(self.revision, query, encoded.encoding.codes)
             return await self.calls.search(asked, journey.before_last().deadline)
 
     async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
@@ -144,7 +145,7 @@ class RemotePart:
             words=found.words,
             longest=found.longest,
             candidates=lambda asked: [found.candidates[at] for at in asked.tolist()],
-            gather=lambda asked, first_only: (
+            gather=lambda asked, first_only=False: (
                 Representations(found.made.first[asked]) if first_only else found.made.take(asked),
                 True,
             ),

@@ -29,7 +29,7 @@ from polyrank.model.search.scan import faster
 from polyrank.model.search.scan.plain import Query
 from polyrank.model.text.reading import finish
 from polyrank.service.caching.vectors import MatrixVectors
-from polyrank.service.live.serving import Opener, Searchable, SearchStatus
+from polyrank.service.live.searchable import Opener, Searchable, SearchStatus
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import read_in
 from polyrank.service.ranking.parts import Wanted
@@ -188,13 +188,13 @@ class Body:
         """Find the best for queries, each in the part at its revision; deadlines are on this machine's clock."""
         searches = []
         for part, each, journey in asked:
-            request = self._budget.affordable(part, each.query, journey)
-            words = retrieval.read_words(part, request)
-            searches.append(PoolSearch(part, request, each.codes, journey, words, each.query.with_candidates))
+            query = self._budget.affordable(part, each.query, journey)
+            words = retrieval.read_words(part, query)
+            searches.append(PoolSearch(part, query, each.codes, journey, words, query.with_candidates))
         found = retrieval.search(searches, self._threads)
         for search, (_, each, journey), rows in zip(searches, asked, found, strict=True):
             made = part_found(search, rows)
-            yield self._budget.learnt(search.request, made, each.query.request, journey.total())
+            yield self._budget.learnt(search.query, made, each.query, journey.total())
 
     def stored(self, holding: Holding, revision: int, wanted: Wanted) -> PartStored:
         """Return what is stored of candidates, by their rows, their ids or their texts."""
@@ -203,7 +203,7 @@ class Body:
         return PartStored(
             positions=stock.positions,
             candidates=stock.candidates(stock.every) if wanted.with_candidates else [],
-            made=stock.gather(stock.every, False)[0] if wanted.with_vectors else part.nothing,
+            made=stock.gather(stock.every)[0] if wanted.with_vectors else part.nothing,
             words=stock.words,
             longest=stock.longest,
         )

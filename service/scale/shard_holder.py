@@ -20,7 +20,7 @@ from polyrank.index_builder.generation.words import evidence_of, open_words
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.membership import Membership
 from polyrank.model.errors import CheckpointInvalid, Shortage, shortage_in
-from polyrank.service.live.serving import Opener, SearchStatus
+from polyrank.service.live.searchable import Opener, SearchStatus
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import Facts, PoolSnapshot, Serving
 from polyrank.service.scale.calls import LOST, SHORT, Holding

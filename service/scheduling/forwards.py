@@ -42,6 +42,20 @@ class CountedContext(NamedTuple):
     tokens: int
 
 
+class ContextOnce:
+    """A tokenised context of one request. The model encodes it once, however often it is asked for."""
+
+    def __init__(self, forwards: "Forwards", ranker: LateScorer, tokens: list[int]) -> None:
+        self._forwards, self._ranker, self._tokens = forwards, ranker, tokens
+        self._encoded: CountedContext | None = None
+
+    async def encoded(self, journey: Journey) -> CountedContext:
+        """Return what the model makes of it; for one who asks at a time. Errors as `Forwards.context`."""
+        if self._encoded is None:
+            self._encoded = await self._forwards.context(self._ranker, self._tokens, journey)
+        return self._encoded
+
+
 class PairScores(NamedTuple):
     """Cross-encoder scores (N,), what it did not see, how many tokens it saw, and seconds by stage."""
 

@@ -13,7 +13,7 @@ import pytest
 from bad_inputs import ASK, BOUND, HEAD, best_of_three, is_problem, post, resident_bytes, serve_words
 from served import Served
 
-from polyrank.service.http.plumbing.bodies import DRAIN_SECONDS
+from polyrank.service.http.plumbing.middleware import DRAIN_SECONDS
 
 MILLION = 1_000_000
 GENERATION = "20261121T013000123456-1a2b3c4d"

@@ -20,7 +20,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.config import CalibrationConfig
 from polyrank.service.feedback.identity import Identity
-from polyrank.service.loop.run import _Work
+from polyrank.service.loop.run import _Stages
 from polyrank.service.loop.state import Runs, StageDone
 
 Capture = pytest.CaptureFixture[str]
@@ -224,14 +224,14 @@ def test_a_compaction_as_a_stage_begins_is_followed(capsys: Capture, folder: Pat
     live, options = store.active(), ("--pool", folder / "pool.jsonl", "--store", store.root, "--no-activate", "--json")
     model = store.model_directory(live.id)
     copy = call(capsys, "build", "--model", model, *options).result["generation"]
-    begin = _Work._child
+    begin = _Stages._child
 
-    def late(work: _Work, name: str, *arguments: object) -> None:
+    def late(stages: _Stages, name: str, *arguments: object) -> None:
         if store.current() == live.id:
             store.make_copy_active(live.id, store.manifest(copy))
-        begin(work, name, *arguments)
+        begin(stages, name, *arguments)
 
-    monkeypatch.setattr(_Work, "_child", late)
+    monkeypatch.setattr(_Stages, "_child", late)
     ended = call(capsys, "loop", "run", "--config", write_config(folder, mine=["--depth", "0"]))
     assert f"train: once more, a compaction has made {copy} of {live.id}\n" in ended.err
     assert "polyrank: mine ended with exit status 2" in ended.err

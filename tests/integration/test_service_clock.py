@@ -157,6 +157,6 @@ def test_f10_a_generation_that_is_built_then_follows_the_ones_before(tmp_path, j
         assert GenerationStore(tmp_path).ids() == [before, built]
         put: Any = server.client.put("/index/candidates", json=[{"id": "x", "text": "w1"}])
         assert put.json()["revision"] == 1
-        server.app.state.resources.live.follow()
+        server.app.state.resources.live.follow_current()
         assert server.rank(context="w1").json()["generation"] == built
         assert server.client.post("/index/rollback").json()["active"]["id"] == before

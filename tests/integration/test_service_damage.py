@@ -20,7 +20,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.live.serving import Opener
+from polyrank.service.live.searchable import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.local_part import Here
@@ -232,7 +232,7 @@ def assert_pointer_survived(root: Path, name: str, old: str, new: str, right: li
     assert set(store.history()) <= {old, new} - {store.current_or_none()}
     if not (root / name).is_dir():
         store.activate(new)
-        live.follow()
+        live.follow_current()
         assert (live.require().generation.id, answer(live.require())) == (new, right)
         assert live.refused.keys().isdisjoint({"CURRENT", new})
 

@@ -42,7 +42,7 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching import redis_server
 from polyrank.service.caching.vectors import Caches
 from polyrank.service.errors import TooManyForExact
-from polyrank.service.live.serving import Opener
+from polyrank.service.live.searchable import Opener
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import costs, rescoring
 from polyrank.service.ranking import pool as pools
@@ -221,13 +221,13 @@ def test_updates_compaction_and_rollback_keep_the_scores(tmp_path: Path, ranker:
         wanted = expected(here.serving)
         assert_same(rank(here.serving, asked(TEXT, top_k=61)), wanted)
         compacted = compact(tmp_path).generation
-        here.live.follow()
+        here.live.follow_current()
         assert here.serving.generation.id == compacted
         if ranker.evidence is not None:  # a compaction counts words anew
             wanted = expected(here.serving)
         assert_same(rank(here.serving, asked(TEXT, top_k=61)), wanted)
         build_store(tmp_path, pool(5), ranker=WordRanker())
-        here.live.follow()
+        here.live.follow_current()
         assert rank(here.serving, asked(TEXT)).seconds["late"] == 0
         here.live.rollback()
         assert_same(rank(here.serving, asked(TEXT, top_k=61)), wanted)

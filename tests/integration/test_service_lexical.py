@@ -108,7 +108,7 @@ def test_updates_count_at_once_and_in_the_statistics_after_a_compaction(server: 
     assert updated == expected(rows)
     assert updated[0][0] == "new"
     compact(tmp_path / "store")
-    server.app.state.resources.live.follow()
+    server.app.state.resources.live.follow_current()
     counted_anew = expected(rows, statistics=Statistics.of(each.text for each in rows))
     assert answered(ranked(server)) == counted_anew != updated
     assert server.client.get("/index").json()["active"]["index"] == "exact"

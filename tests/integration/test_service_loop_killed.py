@@ -24,8 +24,8 @@ import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.service.loop.canary import look
 from polyrank.service.loop.state import Runs, StageDone
+from polyrank.service.loop.trial import look
 
 MAY_LOSE = 0.03
 MOST_KILLS = 6  # in a stage; then it may go on to the next one

@@ -19,7 +19,7 @@ from bad_inputs import ASK, BOUND, HEAD, resident_bytes, serve_words
 from served import Served
 from waiting import until
 
-from polyrank.service.http.plumbing import bodies
+from polyrank.service.http.plumbing import middleware
 from polyrank.service.process import connections
 from polyrank.service.process.connections import CHUNKS, HEAD_BYTES, HEAD_LINES
 
@@ -254,7 +254,7 @@ EXCHANGES = [*UPGRADES, *NO_HTTP, *FIELDS, *HOSTS, *TARGETS, *LENGTHS, *IN_CHUNK
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "LINGER_SECONDS", 0.05)
-    monkeypatch.setattr(bodies, "DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(middleware, "DRAIN_SECONDS", 0.1)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from polyrank.model.representations import LateRows
 from polyrank.service.app import create_app
 from polyrank.service.caching import result_cache
 from polyrank.service.caching.vectors import largest_of
-from polyrank.service.live import serving
+from polyrank.service.live import searchable
 from polyrank.service.observe.metrics import RESULTS
 from polyrank.service.settings import Settings
 
@@ -273,7 +273,7 @@ def test_with_a_secret_not_even_an_answer_of_the_right_form_can_be_forged(
 
 def test_a_switch_that_keeps_the_model_asks_it_nothing_more(start: Start, tmp_path, redis_process, monkeypatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(serving, "largest_of", lambda encode, rows: asked.append(rows) or largest_of(encode, rows))
+    monkeypatch.setattr(searchable, "largest_of", lambda encode, rows: asked.append(rows) or largest_of(encode, rows))
     build_store(tmp_path, pool(20))
     server, other = start(redis_url=redis_process.url), build_store(tmp_path, pool(30), activate=False)
     assert server.client.post("/index/activate", json={"generation": other}).status_code == 200

@@ -58,7 +58,7 @@ def test_no_request_fails_and_no_answer_is_of_two_generations(tmp_path: Path, wa
                 assert response.json()["active"]["id"] == target
             else:
                 store.activate(target)
-                live.follow()  # as the watch does each second
+                live.follow_current()  # as the watch does each second
             while asked.seen[target] <= before + CLIENTS and not asked.faults:
                 assert asked.threads[0].is_alive()
     assert asked.faults == []

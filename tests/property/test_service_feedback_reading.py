@@ -27,7 +27,7 @@ from polyrank.service.feedback.export import LABELS, LATER, MOST_OF_CONVERSATION
 from polyrank.service.feedback.reading import LogTally, uses
 from polyrank.service.feedback.records import KINDS, Shown, Use
 from polyrank.service.feedback.report import figures
-from polyrank.service.loop.canary import look
+from polyrank.service.loop.trial import look
 
 NUMBERS = (
     st.integers() | st.integers(-(10**400), 10**400) | st.floats() | st.sampled_from([1e308, 253402300800, 10**30])

@@ -18,6 +18,7 @@ from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking.parts import Serving
+from polyrank.service.ranking.pool import merged
 from polyrank.service.ranking.values import Given, Grouping, Hits, Ranked, RankRequest
 
 KINDS = {
@@ -120,7 +121,7 @@ def test_merging_the_best_of_parts_gives_the_best(rows: list[tuple[int, float]],
         own = np.flatnonzero(parts == part)
         best = np.lexsort((order[own], -scores[own]))[:k]
         found[part] = Hits(order[own][best], best, scores[own][best], None, len(own), -np.inf, "scan")
-    result = Hits.of(found, k)
+    result = merged(found, k)
     expected = np.lexsort((order, -scores))[:k]
     assert result.order.tolist() == expected.tolist()
     assert result.scores.tolist() == scores[expected].tolist()

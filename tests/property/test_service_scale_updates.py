@@ -112,15 +112,15 @@ def test_answers_after_updates_a_compaction_a_move_and_more_updates(both: Both) 
     both.check(*REQUESTS)
     compact(both.whole.store.root)
     compact(both.parts.store.root)
-    both.whole.live.follow()
-    both.parts.live.follow()
+    both.whole.live.follow_current()
+    both.parts.live.follow_current()
     both.check(*REQUESTS)
     for change in _drawn(2, 6):
         both.change(change)
     both.check(*REQUESTS)
     if len(both.parts.serving.parts) != 3:
         move(both.parts.store.root, 3)
-        both.parts.live.follow()
+        both.parts.live.follow_current()
         both.were_made_alike = False
         both.check(*REQUESTS)
         for change in _drawn(3, 3):

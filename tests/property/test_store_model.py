@@ -273,7 +273,7 @@ class StoreModel(RuleBasedStateMachine):
         self.shelf.books[generation] = Book(ranker, {each.id: each for each in candidates}, read_at, read_at)
         if activate:
             self.shelf.activate(generation)
-            self.here.live.follow()
+            self.here.live.follow_current()
 
     @rule(data=st.data())
     def activate(self, data: st.DataObject) -> None:
@@ -310,7 +310,7 @@ class StoreModel(RuleBasedStateMachine):
         generation = compact(self.root, progress=progress).generation
         self.shelf.books[generation] = Book(book.ranker, held, revision, revision)
         self.shelf.succeed(generation)
-        self.here.live.follow()
+        self.here.live.follow_current()
 
     @rule(keep=st.integers(1, 3))
     def collect(self, keep: int) -> None:
@@ -330,7 +330,7 @@ class StoreModel(RuleBasedStateMachine):
         """Another server on the store, which has not looked at it for a while, and this one follows."""
         if self.there is None:
             self.there = LiveStore(self.root)
-        self.there.live.follow()
+        self.there.live.follow_current()
         self._acknowledged(self.there.upsert(*candidates).revision, candidates, [])
         self.here.live.take_over()
 
@@ -348,9 +348,9 @@ class StoreModel(RuleBasedStateMachine):
         if elsewhere and self.there is None:
             self.there = LiveStore(self.root)
         server = self.there if elsewhere and self.there is not None else self.here
-        server.live.follow()
+        server.live.follow_current()
         server.live.take_over()
-        server.trials.follow()
+        server.trials.follow_trial()
         server.trials.receive()
         on_trial = server.trials.current
         assert (on_trial.generation.id if on_trial else "") == self.shelf.trial

@@ -39,6 +39,7 @@ from polyrank.service.errors import DeadlineExceeded, InferenceFailed, Overloade
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import costs, retrieval
 from polyrank.service.ranking.parts import Serving
+from polyrank.service.ranking.pool import merged
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
@@ -102,7 +103,7 @@ def test_the_certificate_needs_a_margin() -> None:
 def test_the_best_of_several_parts_keep_what_words_say_of_them() -> None:
     scores, lexical = np.array([1.0, 3.0, 2.0]), np.array([0.1, 0.3, 0.2])
     hits = Hits(np.arange(3), np.arange(3), scores, lexical, 9, -np.inf, "scan")
-    best = Hits.of({4: hits, 7: hits}, 3)
+    best = merged({4: hits, 7: hits}, 3)
     assert (best.parts.tolist(), best.rows.tolist()) == ([4, 7, 4], [1, 1, 2])
     assert (best.scores.tolist(), best.lexical.tolist()) == ([3.0, 3.0, 2.0], [0.3, 0.3, 0.2])
 

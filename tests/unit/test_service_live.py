@@ -26,7 +26,7 @@ from polyrank.model.search.scan import Query, Status, product
 from polyrank.service import resources
 from polyrank.service.errors import NotReady
 from polyrank.service.live import models
-from polyrank.service.live.serving import Opener, SearchStatus
+from polyrank.service.live.searchable import Opener, SearchStatus
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.local_part import Here
@@ -72,10 +72,10 @@ def test_a_generation_that_cannot_be_read_is_refused_until_it_can_be(store: Fixt
     with pytest.raises(NotReady, match="Not a directory"):
         store.live.require()
     with pytest.raises(NotADirectoryError):
-        store.live.follow()
+        store.live.follow_current()
     generations.unlink()
     (store.root / "elsewhere").rename(generations)
-    store.live.follow()
+    store.live.follow_current()
     assert store.served() == only
     assert store.live.refused == {}
 
@@ -127,12 +127,12 @@ def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(store: Fixtu
     )
     dim = serving.generation.manifest.dim
     monkeypatch.setitem(product._timed_again_at, dim, time.monotonic() + 60)
-    store.live.follow()
+    store.live.follow_current()
     store.live.refresh()
     assert only_part(store.live.require()).scan is only_part(serving).scan, "it is not timed again yet"
     assert store.value("scan_info", kind="stored rows", fallback="true") == 1
     monkeypatch.setitem(product._timed_again_at, dim, math.inf)
-    store.live.follow()
+    store.live.follow_current()
     now = store.live.require()
     assert (now.search_status.kind, now.search_status.fallback) == ("bytes", False)
     assert store.value("scan_info", kind="bytes", fallback="false") == 1
@@ -141,7 +141,7 @@ def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(store: Fixtu
     assert (
         only_part(now).scan.top_k([query])[0].rows.tolist() == only_part(serving).scan.top_k([query])[0].rows.tolist()
     )
-    store.live.follow()
+    store.live.follow_current()
     assert store.live.require() is now
 
 
@@ -185,7 +185,7 @@ def test_a_model_that_does_not_run_here_is_refused_and_the_old_one_serves_on(sto
 
     monkeypatch.setattr(WordRanker, "encode_contexts", fail)
     second = store.build("b", seed=1)
-    store.live.follow()
+    store.live.follow_current()
     assert (store.served(), store.value("index_switches_total", result="refused")) == (first, 1.0)
     assert store.live.refused == {second: "words does not run here: no such shape"}
     again = Live(store.store, Here(store.store, Opener(count_nothing, None, load)), store.metrics)
@@ -203,9 +203,9 @@ def test_a_switch_that_could_not_be_tried_is_tried_again(store: Fixture, monkeyp
 
     monkeypatch.setattr(Opener, "open", fail)
     with pytest.raises(OSError, match="too many open files"):
-        store.live.follow()
+        store.live.follow_current()
     monkeypatch.setattr(Opener, "open", right)
-    store.live.follow()
+    store.live.follow_current()
     assert store.served() == second
 
 
@@ -223,9 +223,9 @@ def test_a_start_that_lacked_something_is_tried_again(store: Fixture, monkeypatc
     store.live.start()
     assert (store.live.current, set(store.live.refused)) == (None, {only})
     with pytest.raises(Shortage):
-        store.live.follow()
+        store.live.follow_current()
     monkeypatch.setattr(Opener, "open", right)
-    store.live.follow()
+    store.live.follow_current()
     assert (store.served(), store.live.refused) == (only, {})
     assert store.value("index_verify_failures_total", kind="shortage") == 2
 
@@ -247,7 +247,7 @@ def test_what_became_active_and_could_not_be_served_is_tried_again(store: Fixtur
         store.live.rollback() if way == "rollback" else store.live.activate(second)
     reached = first if way == "rollback" else second
     assert store.store.current() == reached != store.served()
-    store.live.follow()
+    store.live.follow_current()
     assert store.served() == reached
 
 
@@ -266,7 +266,7 @@ def test_what_loading_leaves_behind_does_not_hold_a_model_that_has_gone(store: F
     try:
         for seed in (0, 1):
             store.build(seed=seed)
-            live.follow()
+            live.follow_current()
         assert [ranker() is None for ranker in gone] == [True, False]
     finally:
         gc.enable()
@@ -299,13 +299,13 @@ def test_a_model_that_the_back_end_cannot_run_counts_as_one(store: Fixture) -> N
 def test_another_process_switches_and_this_one_follows(store: Fixture) -> None:
     first = store.build()
     store.live.start()
-    store.live.follow()
+    store.live.follow_current()
     assert store.value("index_switches_total", result="ok") == 0
     second = store.build("d")
-    store.live.follow()
+    store.live.follow_current()
     assert store.served() == second
     store.store.rollback()
-    store.live.follow()
+    store.live.follow_current()
     assert store.served() == first
     assert store.value("index_switches_total", result="ok") == 2
 
@@ -317,17 +317,17 @@ def test_a_repaired_generation_that_is_activated_again_is_served_again(store: Fi
         store.live.start()
     bad = store.build()
     store.damage(bad)
-    store.live.follow() if start_first else store.live.start()
+    store.live.follow_current() if start_first else store.live.start()
     assert store.served() == good
     store.damage(bad)  # the same bit again: the file is as it was
-    store.live.follow()
+    store.live.follow_current()
     assert store.served() == good, "nobody has said that it is repaired"
     store.store.activate(bad)
-    store.live.follow()
+    store.live.follow_current()
     assert (store.served(), store.live.refused) == (bad, {})
     held = store.live.require()
     store.store.activate(bad)
-    store.live.follow()
+    store.live.follow_current()
     assert store.live.require() is held, "what is served already is not loaded again"
 
 
@@ -335,13 +335,13 @@ def test_a_pointer_that_names_nothing_keeps_the_old_one_and_says_so_once(store: 
     good = store.build()
     store.live.start()
     (store.root / "CURRENT").write_text("../../etc/passwd\n")
-    store.live.follow()
-    store.live.follow()
+    store.live.follow_current()
+    store.live.follow_current()
     assert store.served() == good
     assert "CURRENT" in store.live.refused
     assert store.value("index_verify_failures_total", kind="corrupt") == 1
     store.store.activate(good)
-    store.live.follow()
+    store.live.follow_current()
     assert store.live.refused == {}
 
 
@@ -350,10 +350,10 @@ def test_a_model_is_shared_between_generations_of_the_same_fingerprint(store: Fi
     store.live.start()
     model = store.live.require().ranker
     store.build("d")
-    store.live.follow()
+    store.live.follow_current()
     assert store.live.require().ranker is model
     store.build("e", seed=9)
-    store.live.follow()
+    store.live.follow_current()
     assert store.live.require().ranker.fingerprint == WordRanker(9).fingerprint
     assert len(store.loads) == 2
 
@@ -368,7 +368,7 @@ def test_activate_loads_before_it_switches(store: Fixture) -> None:
     assert (store.served(), store.store.current()) == (good, good)
     store.live.activate(other)
     assert (store.served(), store.store.current()) == (other, other)
-    store.live.follow()
+    store.live.follow_current()
     assert store.value("index_switches_total", result="ok") == 1
 
 
@@ -377,12 +377,12 @@ def test_another_process_may_undo_a_switch(store: Fixture) -> None:
     store.live.start()
     store.live.activate(second)
     store.store.activate(first)
-    store.live.follow()
+    store.live.follow_current()
     assert store.served() == first
     store.live.rollback()
     assert store.served() == second
     store.store.activate(first)
-    store.live.follow()
+    store.live.follow_current()
     assert store.served() == first
 
 
@@ -433,7 +433,7 @@ def test_every_file_is_verified_once_on_its_way_to_being_served(store: Fixture, 
     assert read() == each
     second = store.build("b")
     files.clear()
-    store.live.follow()
+    store.live.follow_current()
     assert read() == each
     store.live.rollback()
     assert read() == each
@@ -446,7 +446,7 @@ def test_the_old_unit_lives_as_long_as_a_request_holds_it(store: Fixture) -> Non
     store.live.start()
     held = store.live.require()
     store.build("d")
-    store.live.follow()
+    store.live.follow_current()
     part = only_part(held)
     assert len(part.generation.embeddings.matrix) == 20
     local, watch = part.generation.embeddings, weakref.ref(part.vectors)

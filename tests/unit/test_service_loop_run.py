@@ -18,10 +18,10 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
 from polyrank.service.errors import LoopBusy, LoopFailed
 from polyrank.service.feedback.records import Event, Kind, Ranking, Use
-from polyrank.service.loop.canary import BAD, TrialLease
 from polyrank.service.loop.config import LoopConfig
-from polyrank.service.loop.run import _Anew, _Work, abort, run_loop
+from polyrank.service.loop.run import _Anew, _Stages, abort, run_loop
 from polyrank.service.loop.state import Run, Runs, StageDone
+from polyrank.service.loop.trial import BAD, TrialLease
 
 BEFORE = ("collect", "train", "gate", "build")
 
@@ -452,10 +452,10 @@ def test_what_was_erased_is_collected_no_more(loop: Loop) -> None:
 def test_what_was_erased_as_a_stage_ended_is_not_built(loop: Loop) -> None:
     for stage in ("build", "gate", "train"):
         del loop.run.stages[stage]
-    work = _Work(LoopConfig(store=loop.store.root), loop.runs, loop.store, loop.run, loop.said.append)
+    stages = _Stages(LoopConfig(store=loop.store.root), loop.runs, loop.store, loop.run, loop.said.append)
     erasing = f"open({str(loop.runs.path(loop.run.id) / 'anew')!r}, 'w')"
     with pytest.raises(_Anew):
-        work._child("build", "timeit", "-n", "1", "-r", "1", erasing)
+        stages._child("build", "timeit", "-n", "1", "-r", "1", erasing)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from polyrank.service import machine, resources
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.errors import SettingsError
 from polyrank.service.live.models import Loaders
-from polyrank.service.live.serving import Opener
+from polyrank.service.live.searchable import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF
@@ -56,7 +56,7 @@ def test_none_goes_while_another_than_the_active_one_is_served(store: Fixture) -
     store.live.start()
     rest = [store.build() for _ in range(3)]
     assert store.collect() == [first, *rest]
-    store.live.follow()
+    store.live.follow_current()
     assert store.collect() == rest[1:]
 
 
@@ -128,7 +128,7 @@ async def test_what_fails_is_tried_again_with_growing_pauses(store: Fixture, mon
             enough.set()
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(Live, "follow", fail)
+    monkeypatch.setattr(Live, "follow_current", fail)
     async with resources.opened(store.settings, Metrics(), OFF, Loaders(load, load, load)):
         assert await asyncio.to_thread(enough.wait, 30)
     said = [record.__dict__["fields"]["again_in_seconds"] for record in caplog.records if record.levelname == "ERROR"]

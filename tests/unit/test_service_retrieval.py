@@ -21,6 +21,7 @@ from service_fakes import (
     only_part,
     open_serving,
     pool,
+    pool_query,
     rank,
 )
 from updated import updated
@@ -32,8 +33,8 @@ from polyrank.model.search.scan.gpu import GuardedScan
 from polyrank.model.search.scan.plain import PlainScan, Status
 from polyrank.model.search.topk import TopK
 from polyrank.service.errors import UnknownCandidates
-from polyrank.service.live import serving as live_units
-from polyrank.service.live.serving import Opener
+from polyrank.service.live import searchable
+from polyrank.service.live.searchable import Opener
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import serve
 from polyrank.service.ranking.parts import Serving
@@ -218,7 +219,7 @@ def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
     searches = []
     for serving, request, _ in cases:
         [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
-        exact = replace(request, exact=True)
+        exact = pool_query(replace(request, exact=True))
         read = retrieval.read_words(only_part(serving), exact)
         searches.append(retrieval.PoolSearch(only_part(serving), exact, codes, Journey(), read, with_candidates=True))
     found = retrieval.search(searches)
@@ -249,7 +250,7 @@ def test_only_what_an_index_finds_is_scored_by_its_vectors(tmp_path: Path, kind:
 def test_only_what_is_scanned_in_bytes_is_shared(large: Serving) -> None:
     def shares(codes: int = 1, **fields: Any) -> bool:
         return retrieval.PoolSearch(
-            only_part(large), asked(TEXT, **fields), np.ones((codes, 16), np.float32), Journey()
+            only_part(large), pool_query(asked(TEXT, **fields)), np.ones((codes, 16), np.float32), Journey()
         ).shares
 
     assert shares() == shares(32) == (only_part(large).generation.index is None and product.refusal(16) is None)
@@ -292,13 +293,13 @@ def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: py
         return GuardedScan(FailingScan(matrix, 1e3, gpu), PlainScan(matrix, 1e3))
 
     assert plan("cpu") == "index"
-    monkeypatch.setattr(live_units, "prepare", on_cpu)
+    monkeypatch.setattr(searchable, "prepare", on_cpu)
     assert isinstance(only_part(served("cuda")).scan, PlainScan), "prepared before a request asks for it"
     assert plan("cuda") == "index", "the scan stayed on the CPU"
     assert served("cuda").search_status == ("index", "the generation was built with an index of the kind hnsw", False)
-    monkeypatch.setattr(live_units, "prepare", on_gpu)
+    monkeypatch.setattr(searchable, "prepare", on_gpu)
     assert plan("cuda") == "scan"
-    monkeypatch.setattr(live_units, "prepare", on_failed_gpu)
+    monkeypatch.setattr(searchable, "prepare", on_failed_gpu)
     serving = served("cuda")
     assert [rank(serving, asked(TEXT)).plan for _ in range(4)] == ["scan", "scan", "scan", "index"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes import EVIDENCE
-from service_fakes import WordRanker, asked, pool
+from service_fakes import WordRanker, asked, pool, pool_query
 
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
@@ -23,7 +23,6 @@ from polyrank.model.search.scan.plain import Status
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.parts import Wanted
-from polyrank.service.ranking.values import PoolQuery
 from polyrank.service.scale.calls import AskedQuery, Holding, Reply
 from polyrank.service.scale.shard import Body
 
@@ -36,7 +35,7 @@ def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(tmp_path: P
     holding = Holding(made.id, made.parts[0].name)
     body.prepare(holding)
     tokens, _ = ranker.tokenize_context(Conversation.of("w1 w2"))
-    query = AskedQuery(0, PoolQuery(asked()), ranker.encode_contexts([tokens])[0])
+    query = AskedQuery(0, pool_query(asked()), ranker.encode_contexts([tokens])[0])
     search = retrieval._indexed
 
     def slow(*arguments: Any) -> Any:
@@ -102,7 +101,7 @@ class Shard:
     def best(self, revision: int, k: int = 5) -> list[tuple[int, float]]:
         """The places in the pool and the scores of the best at a revision."""
         tokens, _ = self.ranker.tokenize_context(Conversation.of("w1 w2"))
-        query = AskedQuery(revision, PoolQuery(asked("w1 w2", top_k=k)), self.ranker.encode_contexts([tokens])[0])
+        query = AskedQuery(revision, pool_query(asked("w1 w2", top_k=k)), self.ranker.encode_contexts([tokens])[0])
         [found] = self.body.search(self.holding, [query], [float("inf")])
         return list(zip(found.order.tolist(), found.scores.tolist(), strict=True))
 
@@ -146,7 +145,7 @@ def test_searches_at_several_revisions_share_a_pass(shard: Shard) -> None:
     revisions = [0, shard.update(shard.own[0]), shard.update(shard.own[1]), shard.update(deletes=shard.own[:1])]
     tokens, _ = shard.ranker.tokenize_context(Conversation.of("w1 w2"))
     codes = shard.ranker.encode_contexts([tokens])[0]
-    queries = [AskedQuery(revision, PoolQuery(asked("w1 w2", top_k=100)), codes) for revision in reversed(revisions)]
+    queries = [AskedQuery(revision, pool_query(asked("w1 w2", top_k=100)), codes) for revision in reversed(revisions)]
     found = shard.body.search(shard.holding, queries, [float("inf")] * 4)
     built = shard.made.parts[0].count
     assert [len(each.order) for each in found] == [built + 1, built + 2, built + 1, built]

@@ -67,7 +67,7 @@ def test_a_store_without_a_generation_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NotReady, match="polyrank store activate"):
         served.live.require()
     served.store.activate(only.id)
-    served.live.follow()
+    served.live.follow_current()
     assert served.serving.generation.manifest == only
     served.close()
 
@@ -94,7 +94,7 @@ def test_another_generation_is_prepared_beside_the_first_which_goes_later(
 def test_a_request_ends_on_the_generation_that_it_began_with(served: ServedParts, tmp_path: Path) -> None:
     before = served.serving
     cut(tmp_path, "n")
-    served.live.follow()
+    served.live.follow_current()
     old, new = served.run(lambda runtime: ranking(runtime, before, asked())), *served.rank(asked())
     assert (prefix(old), prefix(new)) == ("c", "n")
 
@@ -198,11 +198,11 @@ def test_what_another_process_activates_is_followed_unless_it_is_damaged(
     second = cut(tmp_path, "n")
     damage(tmp_path, second, 0)
     for _ in range(2):
-        served.live.follow()
+        served.live.follow_current()
         assert served.serving.generation.manifest == first
     assert served.value("index_switches_total", result="refused") == 1, "it is tried once"
     third = cut(tmp_path, "m")
-    served.live.follow()
+    served.live.follow_current()
     assert served.serving.generation.manifest == third
 
 
@@ -215,10 +215,10 @@ def test_shards_that_are_gone_for_a_while_are_no_fault_of_the_generation(
         each.lost = True
     for _ in range(2):
         with pytest.raises(Shortage, match=second.parts[0].name):
-            served.live.follow()
+            served.live.follow_current()
     assert served.serving.generation.manifest == first
     lost[0].lost = False
-    served.live.follow()
+    served.live.follow_current()
     assert served.serving.generation.manifest == second, "one replica of each part is enough"
     assert served.live.refused == {}
 
@@ -229,7 +229,7 @@ def test_a_store_that_is_not_on_the_shards_machine_may_be_mounted_later(tmp_path
     with pytest.raises(NotReady, match="mount the store"):
         served.live.require()
     shutil.copytree(tmp_path / "store", tmp_path / "elsewhere")
-    served.live.follow()
+    served.live.follow_current()
     assert served.serving.generation.manifest == made
     served.close()
 
@@ -305,7 +305,7 @@ def test_shards_of_parts_that_no_generation_has_end(
 ) -> None:
     monkeypatch.setattr(shard_holder, "SPARE_SECONDS", -10.0)
     move(tmp_path, 2)
-    served.live.follow()
+    served.live.follow_current()
     assert len(served.shards.replicas) == 10
     served.on_shards.look()
     assert len(served.shards.replicas) == 4
@@ -319,7 +319,7 @@ def test_shards_of_a_generation_that_was_collected_stay_as_long_as_requests_may_
 ) -> None:
     before = served.serving
     move(tmp_path, 2)
-    served.live.follow()
+    served.live.follow_current()
     damaged = cut(tmp_path, "n", shards=2, activate=False)
     damage(tmp_path, damaged, 0)
     assert served.store.gc(keep=1) == [first.id]

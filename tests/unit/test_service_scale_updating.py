@@ -158,7 +158,7 @@ def test_a_switch_comes_between_an_update_and_its_writing(one: ServedPool, other
     with pytest.raises(NotReady, match="is not served here"):
         one.upsert(Candidate("new", "w1"))
     one.live.refused = {}
-    one.live.follow()
+    one.live.follow_current()
     assert one.upsert(Candidate("new", "w1")).generation == second
 
 
@@ -169,7 +169,7 @@ def behind(here: ServedParts, root: Path) -> tuple[ServedParts, str]:
     for replica in here.shards.replicas.values():
         replica.lost = True
     with pytest.raises(Shortage):
-        here.live.follow()
+        here.live.follow_current()
     return here, second
 
 
@@ -185,7 +185,7 @@ def test_an_update_waits_for_shards_that_are_lost_at_a_switch(
         if looks == 5:  # it has waited for a while
             for replica in here.shards.replicas.values():
                 replica.lost = False
-            here.live.follow()
+            here.live.follow_current()
         return right()
 
     monkeypatch.setattr(here.store, "current", current)
@@ -202,7 +202,7 @@ def test_an_update_that_has_waited_says_what_to_do(behind: tuple[ServedParts, st
     with pytest.raises(NotReady, match=f"{second} is not served yet: part .*: gone; send the update again"):
         here.upsert(Candidate("new", "w1"))
     with pytest.raises(Shortage):
-        here.live.follow()
+        here.live.follow_current()
     records = [*caplog.get_records("setup"), *caplog.records]
     told = [each.levelname for each in records if each.message == "generation is not served yet"]
     assert told == ["WARNING"], "it is said once"
@@ -212,6 +212,6 @@ def test_an_update_waits_for_no_generation_that_is_damaged(here: ServedParts, ro
     monkeypatch.setattr(updating, "SWITCHES_WITHIN_SECONDS", 3600.0)
     matrix = here.store.path(cut(root, "n")) / "parts" / "0" / "embeddings.bin"
     matrix.write_bytes(matrix.read_bytes()[:-1])
-    here.live.follow()
+    here.live.follow_current()
     with pytest.raises(NotReady, match=r"is not served here: .*embeddings.bin.*; activate another one"):
         here.upsert(Candidate("new", "w1"))

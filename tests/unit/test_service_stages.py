@@ -18,12 +18,11 @@ import pytest
 from service_fakes import running
 
 from polyrank.model.search.scan import Status
-from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import LocalPart
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.values import PoolQuery, RankRequest
+from polyrank.service.ranking.values import PoolQuery
 from polyrank.service.scheduling import stages
 from polyrank.service.scheduling.stages import OLDEST_EVERY, FairThread, Journey, lower_priority
 
@@ -250,10 +249,11 @@ async def sought(runtime: Runtime, journey: Journey) -> None:
         scans_all=True, vectors=SimpleNamespace(are_here=True),
     )  # fmt: skip
 
-    async def encode(_: Journey) -> Any:
+    async def encoded(_: Journey) -> Any:
         return SimpleNamespace(encoding=SimpleNamespace(codes=np.zeros((1, 2), np.float32)))
 
-    await LocalPart.search(part, runtime, PoolQuery(RankRequest(conversation=Conversation(()))), encode, journey)
+    context: Any = SimpleNamespace(encoded=encoded)
+    await LocalPart.search(part, runtime, PoolQuery(needed=10, retrieve_k=200), context, journey)
 
 
 def test_waiting_for_the_other_searches_of_a_batch_counts_as_queueing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def test_updates_from_many_threads_of_two_servers_get_a_revision_each(here: Live
 
     def follow(live: LiveStore) -> None:
         while not done.is_set():
-            live.live.follow()
+            live.live.follow_current()
             live.live.take_over()
 
     def write(n: int) -> int:
@@ -129,7 +129,7 @@ def test_an_update_meets_a_switch_by_another_process(here: LiveStore, root: Path
 
     def follow() -> None:
         time.sleep(0.1)
-        here.live.follow()
+        here.live.follow_current()
 
     follower = threading.Thread(target=follow)
     follower.start()
@@ -157,7 +157,7 @@ def test_what_was_encoded_is_kept_while_a_switch_is_waited_for(here: LiveStore, 
             follower.start()
         return watched(texts)
 
-    follower = threading.Timer(0.1, here.live.follow)
+    follower = threading.Timer(0.1, here.live.follow_current)
     monkeypatch.setattr(ranker, "tokenize_candidates", switching)
     done = here.upsert(Candidate("a", "w1"))
     follower.join()
@@ -170,7 +170,7 @@ def collected(root: Path, here: LiveStore):
     """Another server, after the generation that is served here was compacted elsewhere and collected with its log."""
     before = here.serving.generation.id
     second = build_store(root, pool(20))
-    here.live.follow()
+    here.live.follow_current()
     here.upsert(Candidate("a", "w1"))
     compact(root)
     assert here.store.gc(keep=2) == [second]
@@ -182,7 +182,7 @@ def collected(root: Path, here: LiveStore):
 
 
 def test_an_update_reaches_the_successor_of_what_was_collected(here: LiveStore, collected: LiveStore) -> None:
-    follower = threading.Timer(0.1, here.live.follow)
+    follower = threading.Timer(0.1, here.live.follow_current)
     follower.start()
     done = here.upsert(Candidate("b", "w2"))
     follower.join()
@@ -196,7 +196,7 @@ def test_a_revision_of_the_successor_of_what_was_collected_is_waited_for(here: L
     assert (here.serving.snapshot.revision, here.live.refused) == (1, {}), "it is answered from until the switch"
     with pytest.raises(RevisionNotReached):
         asyncio.run(here.updating.reached(2, Journey(time.monotonic() + 0.05)))
-    follower = threading.Timer(0.1, here.live.follow)
+    follower = threading.Timer(0.1, here.live.follow_current)
     follower.start()
     assert asyncio.run(here.updating.reached(2, Journey(time.monotonic() + 60))).snapshot.revision == 2
     follower.join()

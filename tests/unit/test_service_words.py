@@ -24,6 +24,7 @@ from service_fakes import (
     only_part,
     open_serving,
     pool,
+    pool_query,
     rank,
     ranking,
     running,
@@ -128,11 +129,10 @@ def test_the_best_by_words_are_not_chosen_on_the_search_thread(serving: Serving,
 def test_an_index_that_words_were_not_chosen_for_is_not_searched(serving: Serving) -> None:
     request = asked(TEXT)
     [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
-    read = retrieval.read_words(
-        only_part(serving), replace(request, exact=True)
-    )  # as where a GPU scans, and fails afterwards
+    query = pool_query(request)
+    read = retrieval.read_words(only_part(serving), replace(query, exact=True))  # as where a GPU scans, and fails later
     assert read[2] is None
-    [found] = retrieval.search([retrieval.PoolSearch(only_part(serving), request, codes, Journey(), read)])
+    [found] = retrieval.search([retrieval.PoolSearch(only_part(serving), query, codes, Journey(), read)])
     assert (found.plan, found.bound) == ("scan", -np.inf)
 
 

@@ -247,7 +247,7 @@ def _ranked(
     from polyrank.service.http.native import explain as explaining
     from polyrank.service.http.native.rank import answer_of, to_request, with_unread
     from polyrank.service.live.models import LateScorer
-    from polyrank.service.live.serving import Opener
+    from polyrank.service.live.searchable import Opener
     from polyrank.service.observe.metrics import Metrics
     from polyrank.service.ranking.engine import Engine
     from polyrank.service.ranking.explaining import explain as explain_scores

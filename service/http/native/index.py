@@ -145,14 +145,14 @@ async def activate(request: Request) -> dict[str, Any]:
     """Switch to a generation; requests in progress end on the one they began with."""
     held: Resources = request.state.resources
     body = await bodies.read(request, ActivateIn)
-    return await _overview_after(request, partial(held.live.activate, body.generation), held.trials.follow_if_possible)
+    return await _overview_after(request, partial(held.live.activate, body.generation), held.trials.try_to_follow_trial)
 
 
 @router.post("/rollback", response_model=IndexOut, responses=fails(*_SWITCHES))
 async def rollback(request: Request) -> dict[str, Any]:
     """Switch back to the generation that was active before."""
     held: Resources = request.state.resources
-    return await _overview_after(request, held.live.rollback, held.trials.follow_if_possible)
+    return await _overview_after(request, held.live.rollback, held.trials.try_to_follow_trial)
 
 
 @router.post(

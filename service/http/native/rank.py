@@ -37,8 +37,7 @@ from polyrank.service.errors import (
 )
 from polyrank.service.http.native.sides import NO_SIDE, by_share
 from polyrank.service.http.plumbing import bodies, problems
-from polyrank.service.http.plumbing.access import RANK
-from polyrank.service.http.plumbing.bodies import ByHand
+from polyrank.service.http.plumbing.access import RANK, ByHand
 from polyrank.service.http.plumbing.openapi import DEADLINE_IN, READS, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking.parts import Serving
@@ -113,9 +112,10 @@ async def answered(request: Request, held: Resources, body: RankIn, journey: Jou
     if body.min_revision is not None:
         done = await answer(await held.updating.reached(body.min_revision, journey), journey)
     else:
-        serving, sharing = served(held, body.generation), held.trials.sharing
+        serving = served(held, body.generation)
         is_free = body.expect is None and "generation" not in body.model_fields_set  # to be answered by either side
-        if feedback is None or asked is None or sharing is None or not is_free:
+        sharing = held.trials.sharing if is_free and asked is not None else None
+        if feedback is None or asked is None or sharing is None:
             done = await answer(serving, journey)
         else:
             place = feedback.place_of(asked, caller, sharing[0].trial.generation)
@@ -208,7 +208,8 @@ def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
     """
     conversation, most = body.said(), settings.max_text_chars
     bodies.check_lengths("persona", conversation.persona, settings)
-    return replace(conversation, turns=tuple(replace(turn, text=turn.text[-most:]) for turn in conversation.turns))
+    cut = (replace(turn, text=turn.text[-most:]) if len(turn.text) > most else turn for turn in conversation.turns)
+    return replace(conversation, turns=tuple(cut))
 
 
 def with_unread(cut: Truncation, body: SaidIn, read: Conversation) -> Truncation:

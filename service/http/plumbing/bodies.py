@@ -1,30 +1,22 @@
-"""The body of a request: bounded while it arrives, and read into a checked model, or refused with what is wrong."""
+"""The body of a request: read into a checked model, or refused with what is wrong."""
 
 import asyncio
 import json
 import re
 import time
 from collections.abc import Callable, Coroutine, Sequence, Sized
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from fastapi.routing import APIRoute
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyrank.model.errors import InvalidInput
 from polyrank.service import errors
 from polyrank.service.api.findings import refusal
-from polyrank.service.http.plumbing import problems
-from polyrank.service.http.plumbing.compression import CODING, Unzipped
-from polyrank.service.http.plumbing.problems import InForm
-from polyrank.service.observe.metrics import Metrics
+from polyrank.service.http.plumbing.compression import CODING
 from polyrank.service.resources import Resources
 from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
@@ -42,102 +34,8 @@ PER_LIST = 3  # Python looks for garbage among lists and objects alone, and noth
 _QUOTE, _COMMA, _BRACE, _CLOSING = b'",{}'
 _CASE = np.uint8(0x20)  # by this bit "[" differs from "{", and "]" from "}"
 
-# All bodies in flight together may take so many times the bound of one; bodies up to SMALL_BYTES do not count.
-BODIES_HELD = 8
-SMALL_BYTES = 64 * 1024
-DRAIN_SECONDS = 2.0
-
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
-
-
-class BodyBound:
-    """Refuses a body over the bound, whether its length is announced or it comes in chunks; decompresses gzip.
-
-    The bound holds for a compressed body and for what comes out of it.
-
-    Bodies in flight have a common bound, too: one that would exceed it raises BodiesHeld where it is read.
-    """
-
-    def __init__(self, app: ASGIApp, limit: int, metrics: Metrics, in_form: InForm) -> None:
-        self.app, self.limit, self.metrics, self.in_form = app, limit, metrics, in_form
-        self._held, self._most_held = 0, BODIES_HELD * limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        announced = headers.get("content-length", "")
-        if announced.isascii() and announced.isdigit() and int(announced[:20]) > self.limit:
-            await self._refuse(scope, receive, send, more=True)
-            return
-        unzipped = Unzipped(receive, self.limit) if headers.get("content-encoding", "").lower() == CODING else None
-        received = held = 0
-        answering, more = False, True
-
-        async def receive_bounded() -> Message:
-            nonlocal received, held, more
-            message = await (unzipped or receive)()
-            received += len(message.get("body", b""))
-            more = unzipped.more if unzipped else message.get("more_body", False)
-            if received > self.limit:
-                raise errors.BodyTooLarge(self.limit)
-            if received > SMALL_BYTES:
-                self._held += received - held
-                held = received
-                if self._held > self._most_held:
-                    raise errors.BodiesHeld(self._most_held)
-            return message
-
-        async def send_watched(message: Message) -> None:
-            nonlocal answering
-            answering = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive_bounded, send_watched)
-            return
-        except errors.BodyTooLarge:  # it holds what was read
-            if answering:
-                raise
-        finally:
-            self._held -= held
-        await self._refuse(scope, receive, send, unzipped.more if unzipped else more)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send, more: bool) -> None:
-        """Answer at once, then read on for a while: closing on unread data would reset the connection."""
-        self.metrics.count_rejected("too_large")
-        problem = problems.from_error(errors.BodyTooLarge(self.limit), scope["state"]["request_id"])
-        answer = self.in_form(scope, problem)
-        answer.headers["Connection"] = "close"
-        await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
-        await send({"type": "http.response.body", "body": answer.body, "more_body": True})
-        drained = 0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
-                while more and drained <= 8 * self.limit:
-                    message = await receive()
-                    drained += len(message.get("body", b""))
-                    more = message.get("more_body", False)  # absent from a disconnect, too
-        await send({"type": "http.response.body", "body": b""})
-
-
-class ByHand(APIRoute):
-    """A route that reads the request by hand: FastAPI need not look for parameters, only describe it."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the endpoint behind its access rules."""
-        rules = [each.dependency for each in self.dependencies if each.dependency is not None]
-
-        async def answered(request: Request) -> Response:
-            for rule in rules:
-                await rule(request)
-            response: Response = await self.endpoint(request)
-            return response
-
-        return answered
 
 
 async def read(request: Request, kind: type[M], values: int = MOST_VALUES) -> M:

@@ -2,7 +2,7 @@
 
 A request gets an id, a metric, a log line and a span; HEAD is answered as GET; large answers are compressed; an error
 that nobody caught is an answer without a traceback. What browsers send for pages that may not call this server is
-refused.
+refused, and so is a body over its bound.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from random import Random
@@ -21,12 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyrank.model.errors import RankingError, shortage_in
 from polyrank.service.errors import (
+    BodiesHeld,
+    BodyTooLarge,
     HostNotAllowed,
     InferenceFailed,
     OriginNotAllowed,
     PoolNotFound,
 )
-from polyrank.service.http.plumbing.compression import LEAST_BYTES, zipped
+from polyrank.service.http.plumbing.compression import CODING, LEAST_BYTES, Unzipped, zipped
 from polyrank.service.http.plumbing.problems import InForm, from_error
 from polyrank.service.observe.labels import QUIET, Account
 from polyrank.service.observe.logs import POOL
@@ -172,6 +175,85 @@ class Answers:
         finally:
             if is_head:
                 scope["route"] = asked.get("route")  # `Requests`, around this, counts by it
+
+
+# All bodies in flight together may take so many times the bound of one; bodies up to SMALL_BYTES do not count.
+BODIES_HELD = 8
+SMALL_BYTES = 64 * 1024
+DRAIN_SECONDS = 2.0
+
+
+class BodyBound:
+    """Refuses a body over the bound, whether its length is announced or it comes in chunks; decompresses gzip.
+
+    The bound holds for a compressed body and for what comes out of it.
+
+    Bodies in flight have a common bound, too: one that would exceed it raises BodiesHeld where it is read.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, metrics: Metrics, in_form: InForm) -> None:
+        self.app, self.limit, self.metrics, self.in_form = app, limit, metrics, in_form
+        self._held, self._most_held = 0, BODIES_HELD * limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        announced = headers.get("content-length", "")
+        if announced.isascii() and announced.isdigit() and int(announced[:20]) > self.limit:
+            await self._refuse(scope, receive, send, more=True)
+            return
+        unzipped = Unzipped(receive, self.limit) if headers.get("content-encoding", "").lower() == CODING else None
+        received = held = 0
+        answering, more = False, True
+
+        async def receive_bounded() -> Message:
+            nonlocal received, held, more
+            message = await (unzipped or receive)()
+            received += len(message.get("body", b""))
+            more = unzipped.more if unzipped else message.get("more_body", False)
+            if received > self.limit:
+                raise BodyTooLarge(self.limit)
+            if received > SMALL_BYTES:
+                self._held += received - held
+                held = received
+                if self._held > self._most_held:
+                    raise BodiesHeld(self._most_held)
+            return message
+
+        async def send_watched(message: Message) -> None:
+            nonlocal answering
+            answering = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive_bounded, send_watched)
+            return
+        except BodyTooLarge:  # it holds what was read
+            if answering:
+                raise
+        finally:
+            self._held -= held
+        await self._refuse(scope, receive, send, unzipped.more if unzipped else more)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, more: bool) -> None:
+        """Answer at once, then read on for a while: closing on unread data would reset the connection."""
+        self.metrics.count_rejected("too_large")
+        problem = from_error(BodyTooLarge(self.limit), scope["state"]["request_id"])
+        answer = self.in_form(scope, problem)
+        answer.headers["Connection"] = "close"
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
+        await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+        drained = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while more and drained <= 8 * self.limit:
+                    message = await receive()
+                    drained += len(message.get("body", b""))
+                    more = message.get("more_body", False)  # absent from a disconnect, too
+        await send({"type": "http.response.body", "body": b""})
 
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})

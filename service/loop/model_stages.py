@@ -1,8 +1,8 @@
-"""`python -m polyrank.service.loop.work STAGE STORE RUN [GOLDEN ...]`: a stage that needs models, in its own process.
+"""`python -m polyrank.service.loop.model_stages STAGE STORE RUN [GOLDEN ...]`: a stage that needs models.
 
-Its memory goes when it ends, before the days of a canary. `pool` writes pool.jsonl, `calibrate` the calibration of the
-new model, `gate` gate.json; `build` makes a generation, and writes build.json. Errors are said in one line. Exit
-status: 0 done, 1 failed.
+It has a process of its own, whose memory goes when it ends, before the days of a canary. `pool` writes pool.jsonl,
+`calibrate` the calibration of the new model, `gate` gate.json; `build` makes a generation, and writes build.json.
+Errors are said in one line. Exit status: 0 done, 1 failed.
 """
 
 import os

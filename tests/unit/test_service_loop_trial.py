@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from polyrank.service.feedback.records import Event, Kind, Ranking, Side, Use
 from polyrank.service.loop import statistics
-from polyrank.service.loop.canary import look
+from polyrank.service.loop.trial import look
 
 STEPS = [(100.0, 0.2), (200.0, 0.5)]
 

@@ -1,4 +1,4 @@
-"""How the conversations of two generations ended that answered side by side, and the lease of the one on trial."""
+"""A trial as the loop sees it: how the conversations of both sides ended, and the lease that keeps it."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -12,8 +12,8 @@ from tiny import write_checkpoint
 
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
+from polyrank.service.loop.model_stages import _build, _calibrate
 from polyrank.service.loop.state import Run, Runs
-from polyrank.service.loop.work import _build, _calibrate
 
 
 @pytest.mark.slow

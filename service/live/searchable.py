@@ -81,12 +81,14 @@ class Searchable:
         """The length of the longest vector, of those added by updates as well."""
         return max(self.scan.longest, self.snapshot.longest_added)
 
-    def gather(self, rows: NDArray[np.int64], budget: Budget, first_only: bool) -> tuple[Representations, bool]:
+    def gather(
+        self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False
+    ) -> tuple[Representations, bool]:
         """Fetch what is stored of rows (N,) of the snapshot, in the order asked.
 
         `first_only`: the vectors alone. Also returns whether the caches answered.
         """
-        own, available = self.vectors.gather(self.snapshot.split(rows)[1], budget, first_only)
+        own, available = self.vectors.gather(self.snapshot.split(rows)[1], budget, first_only=first_only)
         return self.snapshot.merged(rows, own), available
 
 
