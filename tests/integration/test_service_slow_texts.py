@@ -15,7 +15,7 @@ import httpx2
 import orjson
 import pytest
 from served import Served, serve
-from service_fakes import WordRanker, build_store, pool, words_app
+from service_fakes import WordRanker, build_store, pool
 from service_fakes import load as load_words
 
 from polyrank.model.checkpoint.lookup import MINILM, resolve_base
@@ -24,6 +24,8 @@ from polyrank.model.text.assembly import Assembler, Conversation, Truncation
 from polyrank.model.text.reading import Steps
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token, Tokenizer
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
 
 INPUTS = int(os.environ.get("SOAK_EXAMPLES", "100"))
 LONGEST = 20_000  # letters of one text
@@ -113,7 +115,7 @@ FIELDS: dict[str, Callable[[list[str]], tuple[str, str, Any]]] = {
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("slow")
     build_store(root, pool(20))
-    with serve(words_app(root, reranker="cross", vector_cache_mb=0)) as served:
+    with serve(create_app(Settings(store=root, reranker="cross", vector_cache_mb=0), load, load)) as served:
         yield served
 
 
