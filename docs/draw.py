@@ -23,7 +23,7 @@ PEERS = {
     "onnx": "float32",
     "openvino-f32": "float32",
     "torch-bf16": "bfloat16",
-    "openvino": "bfloat16",
+    "openvino-f16": "bfloat16",  # as `openvino` does here, and a little faster
 }
 STYLES = {
     "bi": (GREY, "-"),

@@ -109,7 +109,7 @@ class Part(Protocol):
         """Return what is stored of texts; None: to ask for it would take longer than to encode them."""
 
     async def search(self, runtime: Runtime, query: PoolQuery, context: ContextOnce, journey: Journey) -> Hits:
-        """Find the best `query.request.depth` candidates, or as many as a second stage scores."""
+        """Find the best `query.depth` candidates."""
 
     async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
         """Look candidates up by their rows, their ids or their texts."""

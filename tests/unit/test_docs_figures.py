@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 DATA = sorted((DOCS / "figures" / "data").glob("*.json"))
 POOL, CROWD = 31_000, 16  # replies and callers of the figures that README gives
-ENGINES = {"float32": ("torch", "onnx", "openvino-f32"), "bfloat16": ("torch-bf16", "openvino")}
+ENGINES = {"float32": ("torch", "onnx", "openvino-f32"), "bfloat16": ("torch-bf16", "openvino-f16")}
 
 
 def _prose(page: str) -> str:

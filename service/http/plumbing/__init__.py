@@ -1,1 +1,1 @@
-"""What all routes share: reading bodies, errors as problems, middleware, OpenAPI."""
+"""What all routes share: access rules, reading bodies, errors as problems, middleware, OpenAPI."""
