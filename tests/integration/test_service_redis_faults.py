@@ -267,7 +267,8 @@ def test_full(world: World) -> None:
 
 def test_read_only(world: World) -> None:
     with world.process.client() as client:
-        client.delete(*world.keys(client, "pe:t:*"), *world.keys(client, "pe:r:*"))
+        for key in [*world.keys(client, "pe:t:*"), *world.keys(client, "pe:r:*")]:
+            client.delete(key)
         client.replicaof("127.0.0.1", 1)
         assert_unharmed(world)
         assert world.counted("write_error") > 0
