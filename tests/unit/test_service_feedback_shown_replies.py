@@ -125,12 +125,14 @@ def test_what_is_forgotten_is_not_called_lost(folder: Path, monkeypatch: pytest.
 
 def test_of_a_file_that_grew_by_much_only_the_end_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known, growing = ShownReplies(folder), Growing(folder)
-    made = [ranking(at=time.time()) for _ in range(20)]
+    now = round(time.time()) + 0.0006
+    monkeypatch.setattr(time, "time", lambda: now)  # ids tell it as the next millisecond
+    made = [ranking(at=now) for _ in range(20)]
     append(growing, *made)
     monkeypatch.setattr(shown_replies, "_MOST_BYTES", growing.size // 2)
     known.catch_up(None)
     assert not any(known.lacks(each.id) for each in made), "what was skipped may be among them"
-    later, lost = (ranking(at=time.time() + 90) for _ in range(2))
+    later, lost = (ranking(at=now + 90) for _ in range(2))
     append(growing, later)
     known.catch_up(None)
     assert [known.lacks(each.id) for each in (later, lost)] == [False, True]
