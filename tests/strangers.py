@@ -58,7 +58,8 @@ def stranger(answering: Answering) -> Iterator[Stranger]:
 
 def whole(body: bytes, head: bytes = HEAD) -> Answering:
     def answering(connection: socket.socket, request: bytes, over: threading.Event) -> None:
-        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        # A client that is not told so may ask once more before it sees that the connection ends.
+        connection.sendall(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
     return answering
 
