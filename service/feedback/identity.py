@@ -86,10 +86,12 @@ class Identity:
     def ranking_id(self, at: float, conversation: str | None = None) -> str:
         """Make the id of a ranking: 60 hexadecimal digits.
 
-        `at`: when it was asked for, in seconds since the epoch, kept to the millisecond; ids sort by it.
+        `at`: when it was asked for, in seconds since the epoch. Ids tell the millisecond that had begun, so that none
+        is later than a clock read afterwards, and sort by it.
         `conversation`: the digest of its conversation; None: it has no name.
         """
-        milliseconds = round(at * 1000).to_bytes(_TIME_BYTES, "big")
+        nearest = round(at * 1000)
+        milliseconds = (nearest - (nearest / 1000 > at)).to_bytes(_TIME_BYTES, "big")
         made = (
             milliseconds + bytes.fromhex(conversation or _UNNAMED) + self._host + self._random.randbytes(_RANDOM_BYTES)
         )

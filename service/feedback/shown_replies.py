@@ -110,14 +110,9 @@ class ShownReplies:
                 if parsed is None or parsed.get("kind") != RANKING:
                     continue
                 if skips and (told := told_by(parsed.get("id"))) is not None:
-                    since, skips = min(told.at + _MINUTE, _now()), False
+                    since, skips = min(told.at + _MINUTE, time.time()), False
                 if self.lacks(parsed.get("id")):
                     with suppress(ValueError):
                         self.note(RANKINGS.validate_python(parsed))
-            self._since = max(self._since, _now() if skips else since)
+            self._since = max(self._since, time.time() if skips else since)
             self._read[name] = at
-
-
-def _now() -> float:
-    """Return the time as an id of this moment tells it: to the nearest millisecond, which may be yet to come."""
-    return round(time.time() * 1000) / 1000

@@ -86,7 +86,7 @@ class PoolQuery:
     """What one request looks for in every part."""
 
     needed: int  # how many of the best are answered, or read by the cross-encoder
-    retrieve_k: int  # these and the next three as of `RankRequest`
+    retrieve_k: int  # this field and the next three are those of `RankRequest`
     exact: bool = False
     filter: Mapping[str, Any] | None = None
     exclude_ids: tuple[str, ...] = ()

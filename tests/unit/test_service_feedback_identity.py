@@ -28,6 +28,11 @@ def test_an_id_tells_its_time_its_conversation_and_its_host(at: float) -> None:
     assert re.fullmatch("[0-9a-f]{60}", made)
 
 
+@given(st.floats(0, 4e9))
+def test_no_id_is_later_than_its_ranking(at: float) -> None:
+    assert at - 0.001001 < IDENTITY.checked(IDENTITY.ranking_id(at)).at <= at
+
+
 @given(TIMES, TIMES)
 def test_ids_sort_by_their_times(one: float, other: float) -> None:
     ids = sorted([IDENTITY.ranking_id(one), IDENTITY.ranking_id(other)])

@@ -126,7 +126,7 @@ def test_what_is_forgotten_is_not_called_lost(folder: Path, monkeypatch: pytest.
 def test_of_a_file_that_grew_by_much_only_the_end_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known, growing = ShownReplies(folder), Growing(folder)
     now = round(time.time()) + 0.0006
-    monkeypatch.setattr(time, "time", lambda: now)  # ids tell it as the next millisecond
+    monkeypatch.setattr(time, "time", lambda: now)  # the next millisecond is the nearest
     made = [ranking(at=now) for _ in range(20)]
     append(growing, *made)
     monkeypatch.setattr(shown_replies, "_MOST_BYTES", growing.size // 2)
