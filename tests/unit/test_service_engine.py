@@ -108,6 +108,15 @@ def test_the_best_of_several_parts_keep_what_words_say_of_them() -> None:
     assert (best.scores.tolist(), best.lexical.tolist()) == ([3.0, 3.0, 2.0], [0.3, 0.3, 0.2])
 
 
+def test_several_parts_are_as_sure_as_the_least_sure_of_them() -> None:
+    hits = Hits(np.arange(2), np.arange(2), np.array([3.0, 2.0], np.float32), None, 9, -np.inf, "scan")
+    unsure = replace(hits, bound=2.5, plan="index", reduced=True, cache_available=False)
+    for found in ({0: hits, 1: unsure}, {0: unsure, 1: hits}):
+        best = merged(found, 2)
+        assert (best.bound, best.plan, best.reduced, best.cache_available) == (2.5, "index", True, False)
+        assert best.looked_at == 18
+
+
 def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned: Serving) -> None:
     [stored] = only_part(scanned).generation.candidates.rows([0])
     given = (Given("c0", TEXT), Given("c0", None), Given(None, stored.text))
