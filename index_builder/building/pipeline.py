@@ -379,7 +379,6 @@ def _manifest(
     work: Encodings,
     clock: StageClock,
 ) -> Manifest:
-    """Write what the generation says of itself."""
     seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
     worst = min(entries, key=lambda entry: float(entry.recall["recall@10"] or 0.0))
     kept = {f"{path}/": plan.kept.manifest.files for path, plan in parts.items() if plan.kept is not None}

@@ -76,8 +76,6 @@ def find_packed(package: Path) -> Path:
 
 
 class _Reader:
-    """Reads numbers of a file one after the other."""
-
     def __init__(self, content: bytes) -> None:
         self.content, self.at = content, 0
 

@@ -159,7 +159,6 @@ def imported(pieces: Sequence[memoryview], sizes: Sizes, precision: str) -> Forw
 
 
 def _precisions(precision: str) -> tuple[str, str]:
-    """The precisions of a part's transformer and of its ending."""
     return precision, FLOAT32
 
 

@@ -47,6 +47,7 @@ from polyrank.service.settings import Settings
 
 # Texts to what the model makes of them.
 EncodeTexts = Callable[[list[str]], Representations]
+Gathered = tuple[Representations, bool]  # what is stored of candidates, and whether the caches answered
 
 # So many candidates' rows the model makes in passing, on a thread that others wait for; each next request makes more.
 MOST_MADE = 32
@@ -90,9 +91,7 @@ class CandidateVectors(Protocol):
 
     are_here: bool  # whether it is read on this machine alone
 
-    def gather(
-        self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False
-    ) -> tuple[Representations, bool]:
+    def gather(self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False) -> Gathered:
         """Return it for rows (N,), in the order asked, within the request's budget for Redis.
 
         `first_only`: the vectors alone, without what a second stage reads. Also returns whether the caches answered.
@@ -110,9 +109,7 @@ class MatrixVectors:
     def __init__(self, generation: Generation, count: CountCache) -> None:
         self._generation, self._count = generation, count
 
-    def gather(
-        self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False
-    ) -> tuple[Representations, bool]:
+    def gather(self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False) -> Gathered:
         """Do what `CandidateVectors.gather` does."""
         own = self._generation.embeddings
         made = Representations(own.gather(rows)) if first_only else own.representations(rows)
@@ -154,9 +151,7 @@ class RedisVectors:
             with closing(open_loader()) as loader:
                 self._loaded = self._load(loader)
 
-    def gather(
-        self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False
-    ) -> tuple[Representations, bool]:
+    def gather(self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False) -> Gathered:
         """Do what `CandidateVectors.gather` does; rows of a second stage that nobody stores come from the model.
 
         Raises:

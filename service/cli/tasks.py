@@ -154,8 +154,6 @@ class TwoStageSearch:
 
 
 class _SearchTask:
-    """What tasks have in common that search texts."""
-
     def __init__(self, search: TwoStageSearch) -> None:
         self._search = search
 

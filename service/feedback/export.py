@@ -132,7 +132,6 @@ def _forms(conversation: Conversation) -> tuple[int, int]:
 
 
 def _read(root: Path, table: sqlite3.Connection, kept_apart: Collection[int], done: Exported) -> None:
-    """Put what all rankings teach into the tables."""
     replies, with_texts = Replies(root), False
     for use in uses(root):
         ranking, said = use.ranking, use.ranking.said

@@ -228,7 +228,6 @@ class Log:
             self.tell("it cannot be read what was erased", error)
 
     def _write_rankings(self, rankings: list[_Made[Ranking]]) -> None:
-        """Write rankings by one call, and forget them."""
         try:
             if rankings:
                 self._append([each for each in rankings if not self._erased.holds_ranking(each.record.id)])

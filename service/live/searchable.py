@@ -25,7 +25,7 @@ from polyrank.model.search.scan import Scan, prepare
 from polyrank.model.telling import telling
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import CountCache, TextCache
-from polyrank.service.caching.vectors import Caches, CandidateVectors, Largest, MatrixVectors, largest_of
+from polyrank.service.caching.vectors import Caches, CandidateVectors, Gathered, Largest, MatrixVectors, largest_of
 from polyrank.service.live.models import LateScorer, LoadRanker, warm_up_ranker
 from polyrank.service.observe.labels import Searched
 
@@ -81,9 +81,7 @@ class Searchable:
         """The length of the longest vector, of those added by updates as well."""
         return max(self.scan.longest, self.snapshot.longest_added)
 
-    def gather(
-        self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False
-    ) -> tuple[Representations, bool]:
+    def gather(self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False) -> Gathered:
         """Fetch what is stored of rows (N,) of the snapshot, in the order asked.
 
         `first_only`: the vectors alone. Also returns whether the caches answered.

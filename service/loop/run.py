@@ -134,8 +134,6 @@ def _end(runs: Runs, store: GenerationStore, run: Run, ended: _Ended) -> None:
 
 
 class _Stages:
-    """The stages of a run, a method for each."""
-
     def __init__(self, config: LoopConfig, runs: Runs, store: GenerationStore, run: Run, say: Say) -> None:
         self._config, self._runs, self._store, self._run, self._say = config, runs, store, run, say
         self._folder = runs.path(run.id).resolve()

@@ -131,8 +131,6 @@ def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None
 
 
 class _Worker:
-    """A serving process."""
-
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.is_ready = False  # it accepts requests

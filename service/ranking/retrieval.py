@@ -66,8 +66,6 @@ def pool_words(part: Searchable, conversation: Conversation) -> PoolWords | None
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """The rows that may be in the answer."""
-
     own: Rows | None  # the generation's rows that a filter lets through, ascending; None: all but `dropped`
     dropped: Rows  # the generation's rows that were removed or are excluded, ascending
     added: Rows  # rows added by updates, counted from 0, ascending

@@ -34,8 +34,6 @@ class ShardActor:
 
 
 class _RayReplica:
-    """See `Replica`."""
-
     def __init__(self, ray: Any, actor: Any, name: str, node: str) -> None:
         self._ray, self.actor, self.name, self.node = ray, actor, name, node
 

@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 
 
 class _Kept:
-    """A replica, and what is known of it."""
-
     def __init__(self, replica: Replica, number: int) -> None:
         self.replica, self.number = replica, number
         self.silent_since: float | None = None

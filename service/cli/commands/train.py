@@ -383,7 +383,6 @@ def _pretrain(arguments: argparse.Namespace) -> int:
 
 
 def _need_packages() -> None:
-    """Raise UsageError where the libraries of training are not installed."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"training needs {', '.join(missing)}: pip install 'polyrank[train]'")
