@@ -19,16 +19,28 @@ _DROP_SYN: Final = ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raises OSError if the address is taken, or is not one of this machine."""
+    """Return a socket that listens and does not block; OSError: the address is taken, or not one of this machine."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen()
+        listener.setblocking(False)
     except OSError:
         listener.close()
         raise
+    return listener
+
+
+def inherited(descriptor: int) -> socket.socket:
+    """Return the parent's listening socket, which does not block.
+
+    All processes share this mode, and Python sets it for each copy of a socket as the original has it. If one process
+    let it block, even for a moment, the event loop of another could stand in `accept` until somebody connects.
+    """
+    listener = socket.socket(fileno=descriptor)
+    listener.setblocking(False)
     return listener
 
 

@@ -8,7 +8,6 @@ import logging
 import os
 import pickle
 import signal
-import socket
 import sys
 import threading
 from contextlib import suppress
@@ -19,6 +18,7 @@ from prometheus_client import values
 from polyrank.model.errors import RankingError
 from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.observe import logs
+from polyrank.service.process.listening import inherited
 from polyrank.service.process.server import StopSignals, serve
 from polyrank.service.process.supervisor import BEAT, FAILED, READY
 from polyrank.service.settings import Settings
@@ -36,7 +36,7 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     try:
         said = partial(_say, READY), partial(_say, BEAT)
-        serve(settings, socket.socket(fileno=listener), signals, *said, SharedBuckets(rates))
+        serve(settings, inherited(listener), signals, *said, SharedBuckets(rates))
     except RankingError as error:
         _say(f"{FAILED} {' '.join(str(error).split())}")
         return 1
