@@ -70,7 +70,7 @@ def test_more_threads_than_connections_wait_instead_of_failing(redis_tcp_url: st
 
 @pytest.mark.parametrize("fault", ["SIGSTOP", "pause", "SIGKILL"])
 def test_a_server_that_does_not_answer_fails_within_the_timeout(redis_process: RedisProcess, fault: str) -> None:
-    with connected(redis_process.url, 0.05) as client, redis_process.client() as other:
+    with connected(redis_process.url, 0.5) as client, redis_process.client() as other:
         client.ping()
         if fault == "SIGSTOP":
             redis_process.signal(signal.SIGSTOP)
