@@ -41,7 +41,6 @@ class Seal:
         self._begun = blake2b(key=blake2b(secret.encode()).digest(), digest_size=DIGEST_BYTES) if secret else None
 
     def sealed(self, key: bytes, value: bytes) -> bytes:
-        """Return a value as it is to lie under the key."""
         return value if self._begun is None else value + self._digest(key, value)
 
     def opened(self, key: bytes, found: bytes) -> bytes:

@@ -80,7 +80,6 @@ class ColbertConfig(Block):
 
     @property
     def ids(self) -> list[int]:
-        """All token ids that it names."""
         markers = [marker for marker in (self.query_marker, self.candidate_marker) if marker is not None]
         return [self.mask_id, *markers, *self.dropped]
 

@@ -42,7 +42,6 @@ class ChunkTexts(NamedTuple):
     rows: Sequence[int]
 
     def only(self, positions: Sequence[int]) -> "ChunkTexts":
-        """Return it with the rows at some positions alone."""
         ids, texts = [self.ids[at] for at in positions], [self.texts[at] for at in positions]
         return ChunkTexts(self.start, ids, texts, [self.rows[at] for at in positions])
 

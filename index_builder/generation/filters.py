@@ -274,28 +274,22 @@ class _Postings:
 
     def in_order(self) -> "_Postings":
         """Sort what was taken in, which must come before any question; returns itself."""
-        row_numbers, rows, present = self._unordered
-        self._present = np.array(present, np.int64)
+        numbers, rows, self._present = (np.array(each, np.int64) for each in self._unordered)
         self._values = sorted(self._numbers)
         place = np.empty(len(self._numbers), np.int64)
         place[[self._numbers[key] for key in self._values]] = np.arange(len(self._numbers))
-        places = place[np.array(row_numbers, np.int64)]
+        places = place[numbers]
         order = np.argsort(places, kind="stable")
-        self._rows = np.array(rows, np.int64)[order]
+        self._rows = rows[order]
         self._starts = np.searchsorted(places[order], np.arange(len(self._numbers) + 1))
-        self._in_time(np.array(row_numbers, np.int64), np.array(rows, np.int64))
-        self._numbers, self._begins, self._unordered = {}, {}, (array("q"), array("q"), array("q"))
-        return self
-
-    def _in_time(self, numbers: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        is_time = np.zeros(len(self._numbers), bool)
-        begins = np.zeros(len(self._numbers), np.int64)
-        found = np.fromiter(self._begins, np.int64, len(self._begins))
-        is_time[found] = True
-        begins[found] = np.fromiter(self._begins.values(), np.int64, len(self._begins))
+        is_time, begins = np.zeros(len(self._numbers), bool), np.zeros(len(self._numbers), np.int64)
+        found = list(self._begins)
+        is_time[found], begins[found] = True, list(self._begins.values())
         numbers, rows = numbers[is_time[numbers]], rows[is_time[numbers]]
         order = np.argsort(begins[numbers], kind="stable")
         self._times, self._rows_in_time = begins[numbers][order], rows[order]
+        self._numbers, self._begins, self._unordered = {}, {}, (array("q"), array("q"), array("q"))
+        return self
 
     @property
     def is_found(self) -> bool:

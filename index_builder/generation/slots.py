@@ -25,7 +25,6 @@ class Slots(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the part that holds them is called."""
         return f"{self.first:04d}-{self.end:04d}"
 
     @property

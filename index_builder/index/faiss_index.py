@@ -48,7 +48,6 @@ class CandidateIndex:
 
     @property
     def dim(self) -> int:
-        """D, the number of components of a vector."""
         return int(self._index.d)
 
     @property

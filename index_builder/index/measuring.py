@@ -119,7 +119,11 @@ class Probes:
         else:
             self._probes = [Probe(np.asarray(matrix[[row]], np.float32)) for row in chosen]
             self._own = list(chosen[:, None])
-        self._scores = self._scanned()
+        longest = longest_row(matrix)
+        self._scores: list[NDArray[np.float32]] = []
+        for probe, own in zip(self._probes, self._own, strict=True):
+            best = top_k(matrix, probe.codes, _PLACES[-1] + len(own), longest=longest, additions=probe.additions())
+            self._scores.append(best.scores[~np.isin(best.rows, own)][: _PLACES[-1]])
 
     def measure(self, index: CandidateIndex) -> Recall:
         """Retrieve and score every probe as the service does with a request."""
@@ -132,14 +136,6 @@ class Probes:
         at_10, at_100 = np.mean(found, axis=0).round(6).tolist()
         p50, p99 = np.percentile(seconds, (50, 99)) * 1000
         return Recall(at_10, at_100, self.of, self.source, len(found), round(float(p50), 3), round(float(p99), 3))
-
-    def _scanned(self) -> list[NDArray[np.float32]]:
-        longest, scores = longest_row(self._matrix), []
-        for probe, own in zip(self._probes, self._own, strict=True):
-            most = _PLACES[-1] + len(own)
-            best = top_k(self._matrix, probe.codes, most, longest=longest, additions=probe.additions())
-            scores.append(best.scores[~np.isin(best.rows, own)][: _PLACES[-1]])
-        return scores
 
 
 def _share(found: NDArray[np.float32], wanted: NDArray[np.float32], places: int) -> float:

@@ -29,7 +29,6 @@ class LargestRows(NamedTuple):
     rest: float  # the largest value of the other rows allowed; -inf: there are none
 
     def first(self, count: int) -> "LargestRows":
-        """Return the first `count` rows, or all if there are no more."""
         if count >= len(self.rows):
             return self
         return LargestRows(self.rows[:count], self.values[:count], float(self.values[count]))

@@ -47,7 +47,6 @@ class Maker(NamedTuple):
 
     @classmethod
     def of(cls, model: Model) -> "Maker":
-        """Return what would make vectors in this process."""
         software = [f"{name} {version}" for name, version in versions().items()]
         own = f"polyrank's model code {code('.')[:12]}"
         return cls(model.fingerprint, model.backend, model.rounding, ", ".join([own, *software]))
@@ -58,20 +57,13 @@ class Maker(NamedTuple):
         return "; ".join(f"{name} {theirs}, not {ours}" for name, ours, theirs in pairs if ours != theirs)
 
 
-class Readiness(NamedTuple):
-    """What an encoder says of itself when it has loaded the model. `processor` tells kinds apart."""
+class Said(NamedTuple):
+    """What an encoder says when it has loaded the model, and of each chunk that it has encoded."""
 
     maker: Maker
     host: str
-    processor: str
-
-
-class ChunkDone(NamedTuple):
-    """What an encoder says of a chunk when it is encoded; the vectors are fetched when it is their turn."""
-
-    maker: Maker
-    host: str
-    truncated: int
+    processor: str  # tells kinds apart
+    truncated: int = 0
 
 
 class Encoder:
@@ -80,17 +72,17 @@ class Encoder:
     def __init__(self, model: str, runner: Runner, dtype: str) -> None:
         self._name, self._runner, self._dtype = model, runner, dtype
 
-    def begin(self) -> Readiness:
+    def begin(self) -> Said:
         with _named():
             require_token()
-            return Readiness(Maker.of(self._model), socket.gethostname(), processor.identity())
+            return Said(Maker.of(self._model), socket.gethostname(), processor.identity())
 
-    def encode(self, texts: Sequence[str]) -> tuple[ChunkDone, Representations]:
-        """Encode the texts of a chunk, and round the vectors to the store's dtype."""
+    def encode(self, texts: Sequence[str]) -> tuple[Said, Representations]:
+        """Encode the texts of a chunk, and round the vectors to the store's dtype; they are fetched in their turn."""
         with _named():
             tokens, truncated = self._model.tokenize_candidates(texts)
             made = rounded_all(self._model.represent_candidates(tokens), self._dtype)
-            return ChunkDone(Maker.of(self._model), socket.gethostname(), truncated), made
+            return Said(Maker.of(self._model), socket.gethostname(), processor.identity(), truncated), made
 
     @cached_property
     def _model(self) -> CandidateEncoder:
@@ -112,7 +104,7 @@ class _Job:
 
     chunk: ChunkTexts
     given: bool = False  # whether an encoder has it, or has had it and was not lost
-    done: ChunkDone | None = None  # what the encoder said when it was ready
+    done: Said | None = None  # what the encoder said when it was ready
     vectors: Any = None  # Ray's reference to what was made
     counted: bool = False  # whether its rows were told as progress; if it is lost afterwards they are not told again
     losses: int = 0  # how often its encoder, or what was made, was lost
@@ -123,7 +115,7 @@ class _Worker:
     """An encoder as the builder sees it."""
 
     actor: Any
-    begun: Readiness | None = None  # what it has said of itself since it was lost last; None: it is not ready
+    begun: Said | None = None  # what it has said of itself since it was lost last; None: it is not ready
     answer: Any = None  # Ray's reference to what it was asked for; None: it was asked for nothing
     job: _Job | None = None
     losses: int = 0

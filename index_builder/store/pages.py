@@ -38,8 +38,14 @@ def page(snapshot: Snapshot, start: int, limit: int, filter_: Mapping[str, Any] 
     for _ in range(MOST_PARTS):
         if row >= snapshot.row_end:
             return Page(found, None)
-        part_end = min(row + PART_ROWS, snapshot.row_end)
-        for at, candidate in _matching(snapshot, row, part_end, filter_, limit - len(found)):
+        part_end, left = min(row + PART_ROWS, snapshot.row_end), limit - len(found)
+        rows = snapshot.rows_between(row, part_end)
+        rows = rows[:left] if filter_ is None else rows
+        candidates = snapshot.candidates(rows)
+        if filter_ is not None:
+            places = matching_places([candidate.metadata for candidate in candidates], filter_)[:left].tolist()
+            rows, candidates = rows[places], [candidates[place] for place in places]
+        for at, candidate in zip(rows.tolist(), candidates, strict=True):
             found.append(candidate)
             room -= len(candidate.text.encode()) + len(orjson.dumps(candidate.metadata))
             if len(found) == limit or room <= 0:
@@ -47,18 +53,3 @@ def page(snapshot: Snapshot, start: int, limit: int, filter_: Mapping[str, Any] 
         row = part_end
         yield
     return Page(found, row if row < snapshot.row_end else None)
-
-
-def _matching(
-    snapshot: Snapshot, start: int, end: int, filter_: Mapping[str, Any] | None, limit: int
-) -> list[tuple[int, Candidate]]:
-    """Return up to `limit` matching candidates of the rows from start to end, with their rows."""
-    rows = snapshot.rows_between(start, end)
-    if filter_ is None:
-        rows = rows[:limit]
-    candidates = snapshot.candidates(rows)
-    numbered = list(zip(rows.tolist(), candidates, strict=True))
-    if filter_ is None:
-        return numbered
-    places = matching_places([candidate.metadata for candidate in candidates], filter_)
-    return [numbered[place] for place in places[:limit].tolist()]

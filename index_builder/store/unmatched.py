@@ -21,11 +21,8 @@ MAX_NAME_CHARS = 64
 _MOST_ALIKE = 3
 
 
-class Condition(NamedTuple):
-    """What a filter asks of a field; `wanted` is a value, a list of values, or an object of bounds and `exists`."""
-
-    field: str
-    wanted: Any
+# A field, and what a filter asks of it: a value, a list of values, or an object of bounds and `exists`.
+Condition = tuple[str, Any]
 
 
 class Seen(NamedTuple):
@@ -82,7 +79,7 @@ def _conditions(filter_: Mapping[str, Any]) -> list[Condition]:
                 for inner in wanted:
                     yield from every(inner)
             elif key != "$not":
-                yield Condition(key, wanted)
+                yield key, wanted
 
     return [*islice(every(filter_), MOST_CONDITIONS)]
 
@@ -108,7 +105,7 @@ def _alike(field: str, names: set[str]) -> list[str]:
 
 
 def _why(condition: Condition, seen: Seen) -> str:
-    name, wanted = condition.field[:MAX_NAME_CHARS], condition.wanted
+    name, wanted = condition[0][:MAX_NAME_CHARS], condition[1]
     if not seen.kinds:
         meant = get_close_matches(name, sorted(seen.alike), 1, cutoff=0.0)
         return f"no candidate has the field {name}" + "".join(f"; did you mean {each}?" for each in meant)

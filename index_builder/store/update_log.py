@@ -190,16 +190,13 @@ class UpdateLog:
             elif "active" in content:
                 self.was_active = True
             else:
-                return self._update(content, behind)
+                upserts = [Candidate(checked_id(named), *row) for named, *row in content["upserts"]]
+                vectors = self._vectors(behind, len(upserts), content.get("rows"))
+                self.revision, self.checksum = int(content["revision"]), self._sum
+                return Update(self.revision, upserts, vectors, content["deletes"])
         except (KeyError, TypeError, ValueError) as error:  # whole, but not written by this version
             raise self._foreign() from error
         return None
-
-    def _update(self, content: dict[str, Any], behind: memoryview) -> Update:
-        upserts = [Candidate(checked_id(named), *row) for named, *row in content["upserts"]]
-        vectors = self._vectors(behind, len(upserts), content.get("rows"))
-        self.revision, self.checksum = int(content["revision"]), self._sum
-        return Update(self.revision, upserts, vectors, content["deletes"])
 
     def _vectors(self, behind: memoryview, count: int, rows: Sequence[int] | None) -> Representations:
         """What the model made of so many candidates with these numbers of rows; ValueError if it does not fit."""
@@ -255,8 +252,10 @@ class UpdateLog:
 
     def _append(self, *contents: tuple[Mapping[str, Any], bytes]) -> None:
         self.create()
-        end, total = self._tail()
-        records = []
+        ahead = UpdateLog(self._path, self.subject)  # the position of `read` stays
+        ahead._end, ahead._sum = self._end, self._sum
+        ahead.catch_up()
+        end, total, records = ahead._end, ahead._sum, []
         for content, behind in [*([] if end else [(_described(self.subject), b"")]), *contents]:
             record, total = _record(content, behind, total)
             records.append(record)
@@ -284,13 +283,6 @@ class UpdateLog:
             _write(descriptor, os.pread(descriptor, end - start, start), start)
         os.fdatasync(descriptor)
         self._unsynced = None
-
-    def _tail(self) -> tuple[int, int]:
-        """Where the last whole record ends, and its checksum; the position of `read` stays."""
-        ahead = UpdateLog(self._path, self.subject)
-        ahead._end, ahead._sum = self._end, self._sum
-        ahead.catch_up()
-        return ahead._end, ahead._sum
 
     def _foreign(self) -> GenerationCorrupt:
         return self._damaged("is of another generation, or of another version of polyrank")

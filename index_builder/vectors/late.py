@@ -71,7 +71,6 @@ class BlockWriter:
             file.flush()
 
     def sync(self) -> None:
-        """Put what was written so far on the disk."""
         self.flush()
         for file in self._files:
             os.fsync(file.fileno())

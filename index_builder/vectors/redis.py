@@ -19,7 +19,7 @@ another key.
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 from zlib import crc32
@@ -41,9 +41,8 @@ from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.model.representations import LateRows
 
 MGET_KEYS = 512
-_PIPELINE_COMMANDS = 2000
 _SCAN_COUNT = 1000
-# Rows are asked for in answers of about this size.
+# Rows are asked for in answers of about this size at most.
 _MGET_BYTES = 1 << 20
 
 VERSION = 1
@@ -55,21 +54,15 @@ _CRC_END = _PREFIX.size + 4
 
 
 class Fetched(NamedTuple):
-    """Vectors (N, D), zero where none was found, and the status of each, (N,): HIT, MISS or CORRUPT."""
+    """What was found of N names."""
 
-    vectors: NDArray[Any]
-    status: NDArray[np.uint8]
-
-
-class FetchedRows(NamedTuple):
-    """Rows (k, D2) of each of N names, None where none were found, and the status of each, (N,)."""
-
-    rows: list[NDArray[Any] | None]
-    status: NDArray[np.uint8]
+    rows: NDArray[Any]  # those of the first HIT, then those of the next, and so on, (R, D)
+    counts: NDArray[np.int64]  # how many each name has, (N,); 0 where none were found
+    status: NDArray[np.uint8]  # of each, (N,): HIT, MISS or CORRUPT
 
 
 def prefix(dtype: np.dtype[Any], dim: int, version: int = VERSION) -> bytes:
-    """The first bytes of every value of this dtype and dimension; `version`: VERSION, or ROWS_VERSION for rows."""
+    """The first bytes of every value of this dtype and dimension; `version`: ROWS_VERSION for a second stage's rows."""
     return _PREFIX.pack(version, list(DTYPES.values()).index(dtype), dim)
 
 
@@ -92,23 +85,25 @@ def _body(key: bytes, value: bytes | None, head: bytes, size: int, count: int | 
     return body if crc32(body, crc32(key)) == int.from_bytes(value[_PREFIX.size : _CRC_END], "little") else None
 
 
-def decode_many(keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np.dtype[Any], dim: int) -> Fetched:
-    """Read the vectors in the values of keys.
+def decode_many(
+    keys: Sequence[bytes],
+    values: Sequence[bytes | None],
+    dtype: np.dtype[Any],
+    of: LateRows,
+    version: int = VERSION,
+) -> Fetched:
+    """Read the rows in the values of keys.
 
-    A key without a value is a MISS. A value of another length, version, dtype or dimension is CORRUPT, and so is one
-    whose checksum does not fit.
+    A key without a value is a MISS. A value of another length, version, dtype, dimension or number of rows is CORRUPT,
+    and so is one whose checksum does not fit.
     """
-    head, size = prefix(dtype, dim), dim * dtype.itemsize
-    bodies = [_body(key, value, head, size, 1) for key, value in zip(keys, values, strict=True)]
-    good, is_good = [body for body in bodies if body is not None], [body is not None for body in bodies]
-    vectors = np.zeros((len(keys), dim), dtype)
-    vectors[is_good] = np.frombuffer(b"".join(good), dtype).reshape(-1, dim)
-    return Fetched(vectors, _status(values, is_good))
-
-
-def _status(values: Sequence[bytes | None], is_good: Sequence[bool]) -> NDArray[np.uint8]:
-    pairs = zip(values, is_good, strict=True)
-    return np.array([HIT if good else MISS if value is None else CORRUPT for value, good in pairs], np.uint8)
+    head, size = prefix(dtype, of.dim, version), of.dim * dtype.itemsize
+    bodies = [_body(key, value, head, size, of.count) for key, value in zip(keys, values, strict=True)]
+    good = [body for body in bodies if body is not None]
+    counts = np.array([0 if body is None else len(body) // size for body in bodies], np.int64)
+    found = zip(values, bodies, strict=True)
+    status = [MISS if value is None else CORRUPT if body is None else HIT for value, body in found]
+    return Fetched(np.frombuffer(bytearray().join(good), dtype).reshape(-1, of.dim), counts, np.array(status, np.uint8))
 
 
 def within(rows: NDArray[Any], longest: float) -> NDArray[np.bool_]:
@@ -119,120 +114,73 @@ def within(rows: NDArray[Any], longest: float) -> NDArray[np.bool_]:
     return inside
 
 
-def decode_rows(
-    keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np.dtype[Any], late: LateRows
-) -> FetchedRows:
-    """Read the rows in the values of keys; status as `decode_many`. Another number of rows is CORRUPT, too."""
-    head, size = prefix(dtype, late.dim, ROWS_VERSION), late.dim * dtype.itemsize
-    bodies = [_body(key, value, head, size, late.count) for key, value in zip(keys, values, strict=True)]
-    found = [None if body is None else np.frombuffer(body, dtype).reshape(-1, late.dim) for body in bodies]
-    return FetchedRows(found, _status(values, [rows is not None for rows in found]))
-
-
-class StoredVectors:
-    """Vectors (D,) in Redis under names; several threads may use it.
+class StoredRows:
+    """Rows (k, D) in Redis under names, a vector as its only row; several threads may use it.
 
     Args:
         beginning: put before a name to make its key.
-        longest: a length that no vector exceeds; one from Redis that does is CORRUPT.
+        of: how many rows a name has, and of which size.
+        version: ROWS_VERSION for those of a second stage.
+        longest: a length that no row exceeds; where one from Redis does, all of its name are CORRUPT.
+        most: rows of one name, where their numbers differ; more are CORRUPT, too.
         lifetime_seconds: of what is put; None: unlimited.
     """
 
-    at_once = MGET_KEYS  # how many names are asked for in one go
-
     def __init__(
         self,
         client: Client,
         seal: Seal,
         beginning: str,
-        dim: int,
+        of: LateRows,
         dtype: str,
-        longest: float = math.inf,
-        lifetime_seconds: int | None = None,
-    ) -> None:
-        self._values = _Values(client, seal, lifetime_seconds)
-        self._key = beginning.encode()
-        self._dim, self._dtype, self._longest = dim, DTYPES[dtype], longest
-
-    def put_many(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
-        """Write vectors (N, D), rounded to the dtype; if StoreUnavailable is raised, some may have been written."""
-        head, rows = prefix(self._dtype, self._dim), np.ascontiguousarray(vectors, self._dtype)
-        keys = [self._key + name.encode() for name in names]
-        self._values.put_many(keys, lambda at: encode(keys[at], rows[at], head), _PIPELINE_COMMANDS)
-
-    def get_many(self, names: Sequence[str]) -> Fetched:
-        """Fetch the vectors of names, in the order asked; errors as `translated`."""
-        keys = [self._key + name.encode() for name in names]
-        found = decode_many(keys, self._values.get_many(keys, self.at_once), self._dtype, self._dim)
-        foreign = ~within(found.vectors, self._longest)
-        found.vectors[foreign], found.status[foreign] = 0, CORRUPT
-        return found
-
-
-class StoredRows:
-    """Rows (k, D2) in Redis under names, for a second stage; arguments and threads as `StoredVectors`.
-
-    More rows than `most`, where their numbers differ, are CORRUPT, too.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        seal: Seal,
-        beginning: str,
-        late: LateRows,
-        dtype: str,
+        *,
+        version: int = VERSION,
         longest: float = math.inf,
         most: float = math.inf,
         lifetime_seconds: int | None = None,
     ) -> None:
-        self._values = _Values(client, seal, lifetime_seconds)
-        self._key = beginning.encode()
-        self._late, self._dtype, self._longest, self._most = late, DTYPES[dtype], longest, most
-        usual_bytes = late.dim * self._dtype.itemsize * late.usual_count
-        self.at_once = max(1, min(MGET_KEYS, _MGET_BYTES // usual_bytes))
+        self._client, self._seal, self._key, self._lifetime = client, seal, beginning.encode(), lifetime_seconds
+        self._of, self._dtype, self._version, self._longest = of, DTYPES[dtype], version, longest
+        self._most = most if of.count is None else math.inf
+        # How many names are asked for, or put, in one go.
+        self.at_once = max(1, min(MGET_KEYS, _MGET_BYTES // (of.dim * self._dtype.itemsize * of.usual_count)))
 
-    def put_many(self, names: Sequence[str], rows: Sequence[NDArray[Any]]) -> None:
-        """Write the rows of each name, in the store's dtype; errors as `StoredVectors.put_many`."""
-        keys = [self._key + name.encode() for name in names]
-        head = prefix(self._dtype, self._late.dim, ROWS_VERSION)
-        self._values.put_many(keys, lambda at: encode(keys[at], rows[at], head), self.at_once)
+    def put_many(self, names: Sequence[str], rows: Sequence[NDArray[Any]] | NDArray[Any]) -> None:
+        """Write the rows of each name, rounded to the dtype; if StoreUnavailable is raised, some may have been written.
 
-    def get_many(self, names: Sequence[str]) -> FetchedRows:
-        """Fetch the rows of names, in the order asked; errors as `translated`."""
-        keys = [self._key + name.encode() for name in names]
-        found = decode_rows(keys, self._values.get_many(keys, self.at_once), self._dtype, self._late)
-        for at, rows in enumerate(found.rows):
-            too_many = rows is not None and self._late.count is None and len(rows) > self._most
-            if rows is not None and (too_many or not within(rows, self._longest).all()):
-                found.rows[at], found.status[at] = None, CORRUPT
-        return found
-
-
-class _Values(NamedTuple):
-    """Sealed values of one Redis; `lifetime_seconds` is that of those put."""
-
-    client: Client
-    seal: Seal
-    lifetime_seconds: int | None
-
-    def put_many(self, keys: Sequence[bytes], value: Callable[[int], bytes], at_once: int) -> None:
-        for start in range(0, len(keys), at_once):
-            pipeline = self.client.pipeline(transaction=False)
-            for at in range(start, min(start + at_once, len(keys))):
-                pipeline.set(keys[at], self.seal.sealed(keys[at], value(at)), ex=self.lifetime_seconds)
+        `rows`: (k, D) for each name, or vectors (N, D).
+        """
+        head = prefix(self._dtype, self._of.dim, self._version)
+        for start in range(0, len(names), self.at_once):
+            pipeline = self._client.pipeline(transaction=False)
+            for at in range(start, min(start + self.at_once, len(names))):
+                key = self._key + names[at].encode()
+                value = encode(key, np.ascontiguousarray(rows[at], self._dtype), head)
+                pipeline.set(key, self._seal.sealed(key, value), ex=self._lifetime)
             with translated():
                 pipeline.execute()
 
-    def get_many(self, keys: Sequence[bytes], at_once: int) -> list[bytes | None]:
+    def get_many(self, names: Sequence[str]) -> Fetched:
+        """Fetch the rows of names, in the order asked; errors as `translated`."""
+        keys = [self._key + name.encode() for name in names]
+        found = decode_many(keys, self._values(keys), self._dtype, self._of, self._version)
+        owners = np.repeat(np.arange(len(names)), found.counts)
+        is_foreign = found.counts > self._most
+        is_foreign[owners[~within(found.rows, self._longest)]] = True
+        if not is_foreign.any():
+            return found
+        found.counts[is_foreign], found.status[is_foreign] = 0, CORRUPT
+        return found._replace(rows=found.rows[~is_foreign[owners]])
+
+    def _values(self, keys: Sequence[bytes]) -> list[bytes | None]:
         values: list[bytes | None] = []
         with translated():
-            for start in range(0, len(keys), at_once):
-                values += cast(list[bytes | None], self.client.mget(keys[start : start + at_once]))
+            for start in range(0, len(keys), self.at_once):
+                values += cast(list[bytes | None], self._client.mget(keys[start : start + self.at_once]))
         if len(values) != len(keys) or not all(value is None or isinstance(value, bytes) for value in values):
             raise StoreUnavailable("Redis failed: its answer belongs to another question")
         found = zip(keys, values, strict=True)
-        return [None if value is None else self.seal.opened(key, value) for key, value in found]
+        return [None if value is None else self._seal.opened(key, value) for key, value in found]
 
 
 def beginning_of(generation: str) -> str:
@@ -245,7 +193,7 @@ def rows_beginning_of(generation: str) -> str:
     return f"pe:{{{generation}}}:r:"
 
 
-class RedisEmbeddings(StoredVectors):
+class RedisEmbeddings(StoredRows):
     """The copy of one generation, over its own connections; see `connect`. `drop_generation` removes its keys.
 
     `longest` bounds the vectors that are read, not the rows. `rows`: those of the second stage; None: the model has
@@ -262,31 +210,31 @@ class RedisEmbeddings(StoredVectors):
         late: LateRows | None = None,
         longest: float = math.inf,
     ) -> None:
-        self._client, seal = connect(url, timeout_seconds), Seal(url)
-        super().__init__(self._client, seal, beginning_of(generation), dim, dtype, longest)
-        self.rows = None if late is None else StoredRows(self._client, seal, rows_beginning_of(generation), late, dtype)
+        client, seal = connect(url, timeout_seconds), Seal(url)
+        super().__init__(client, seal, beginning_of(generation), LateRows(dim, 1), dtype, longest=longest)
+        rows = rows_beginning_of(generation)
+        self.rows = None if late is None else StoredRows(client, seal, rows, late, dtype, version=ROWS_VERSION)
         self._meta_key = f"pe:{{{generation}}}:meta".encode()
         self._shape = {"dim": dim, "dtype": dtype, "late": None if late is None else asdict(late)}
         self._put = 0
 
-    def put_many(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
+    def put_many(self, names: Sequence[str], rows: Sequence[NDArray[Any]] | NDArray[Any]) -> None:
         """Write vectors, and count them for `commit`."""
-        super().put_many(names, vectors)
+        super().put_many(names, rows)
         self._put += len(names)
 
     def commit(self) -> None:
-        """Declare the copy complete."""
         with translated():
             shape = {name: value for name, value in self._shape.items() if value is not None}
             meta = orjson.dumps({"count": self._put, **shape})
-            self._client.set(self._meta_key, self._values.seal.sealed(self._meta_key, meta))
+            self._client.set(self._meta_key, self._seal.sealed(self._meta_key, meta))
 
     def count(self) -> int:
         """The number of embeddings; 0 if the copy is incomplete, or of another dimension or dtype."""
         with translated():
             value = cast(bytes | None, self._client.get(self._meta_key))
         try:
-            meta = orjson.loads(self._values.seal.opened(self._meta_key, value or b"") or b"{}")
+            meta = orjson.loads(self._seal.opened(self._meta_key, value or b"") or b"{}")
         except orjson.JSONDecodeError:
             return 0
         if not isinstance(meta, dict) or any(meta.get(key) != wanted for key, wanted in self._shape.items()):

@@ -18,7 +18,6 @@ class CrossEncoder(PairEncoder):
         return pair_batches(pairs, budget)
 
     def own_scores(self, pairs: Pairs, left_out: Sequence[Sequence[int]] = ()) -> Tensor:
-        """Return what the head gives for each pair, as PairEncoder says."""
         batch = joined(pairs, self.encoder.pad_id)
         for row, places in enumerate(left_out):
             batch.mask[row, list(places)] = False

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from polyrank.model import processor, threads
 from polyrank.model.errors import InvalidInput
@@ -34,13 +34,6 @@ _MODEL = Path(__file__).parents[1]
 # What the numbers of a part come from, beside its weights.
 _CODE = ("architectures", "checkpoint", "inference", "openvino_core.py", "text/chat.py", "text/chat.txt")
 _LIBRARIES = ("openvino", "torch", "transformers")
-
-
-class KeptModel(NamedTuple):
-    """A compiled part: the sizes of its transformer, and the models that it consists of, as they were exported."""
-
-    sizes: Sizes
-    pieces: list[memoryview]
 
 
 class Kept:
@@ -70,15 +63,18 @@ class Kept:
         self._disk.put(speeds, {"seconds": [[*runner, each] for runner, each in seconds.items()], "until": until})
         self._disk.put(verdicts, {"verdicts": [[*runner, why] for runner, why in found.verdicts.items()]})
 
-    def model(self, runner: Runner) -> KeptModel | None:
-        """Return the part as compiled for a back-end and a precision; None: there is none. Raises InvalidInput."""
+    def model(self, runner: Runner) -> tuple[Sizes, list[memoryview]] | None:
+        """Return the part as compiled for a back-end and a precision; None: there is none. Raises InvalidInput.
+
+        That are the sizes of its transformer, and the models that it consists of, as they were exported.
+        """
         entry = self._disk.get(self._model_key(runner))
         if entry is None:
             return None
         try:
             sizes = entry.facts["bytes"]
             pieces = [entry.data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
-            return KeptModel(Sizes(*entry.facts["sizes"]), pieces)
+            return Sizes(*entry.facts["sizes"]), pieces
         except (LookupError, TypeError) as error:
             raise InvalidInput(f"what is kept with it makes no sense: {error!r}") from None
 
@@ -179,15 +175,15 @@ class Compiler:
             backend = self._chooser.backends[runner] if self._chooser else self._backend
             return Ready(backend.compile(module), Sizes.of(module.backbone()), runner)
         try:
-            found = kept.model(runner)
-            if found is None:
+            if (found := kept.model(runner)) is None:
                 return None
-            forward = openvino_backend.imported(found.pieces, found.sizes, runner.precision)
+            sizes, pieces = found
+            forward = openvino_backend.imported(pieces, sizes, runner.precision)
         except InvalidInput as error:
             log.warning("a kept model cannot be used and is made anew", extra={"fields": {"why": str(error)}})
             kept.drop_model(runner)
             return None
-        return Ready(forward, found.sizes, runner)
+        return Ready(forward, sizes, runner)
 
     def _known(self, part: LazyPart, kept: Kept) -> Runner | None:
         """Return what is to run the part; None: it must be chosen."""

@@ -30,20 +30,15 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, backbone: "Backbone") -> "Sizes":
-        """Take them from a transformer."""
         return cls(backbone.dim, backbone.pad_id, backbone.max_tokens)
 
 
-class LazyPart:
-    """A part that is built when somebody needs its torch module; `name`: which part of the network."""
+class LazyPart(NamedTuple):
+    """A part of a network that is built when somebody needs its torch module."""
 
-    def __init__(self, name: PartName, identity: str, build: Callable[[], "NetworkPart"]) -> None:
-        self.name, self.identity = name, identity
-        self._build = build
-
-    def module(self) -> "NetworkPart":
-        """Build it, in evaluation mode; it shares its weights with the network."""
-        return self._build().eval()
+    name: PartName
+    identity: str  # of the network
+    module: Callable[[], "NetworkPart"]  # builds it, in evaluation mode; it shares its weights with the network
 
 
 E = TypeVar("E", bound="LateEncoder | PairEncoder")
@@ -63,7 +58,6 @@ class Network(Generic[E]):
 
     @classmethod
     def of(cls, encoder: E) -> "Network[E]":
-        """Wrap a network that has been read."""
         return cls(encoder.config, lambda: encoder)
 
     @property
@@ -82,13 +76,13 @@ class Network(Generic[E]):
         return bool(self._held)
 
     def part(self, name: PartName) -> LazyPart:
-        def build() -> "NetworkPart":
+        def module() -> "NetworkPart":
             from polyrank.model.inference.parts import PARTS
 
             part: NetworkPart = PARTS[name](self.encoder)
-            return part
+            return part.eval()
 
-        return LazyPart(name, self.identity, build)
+        return LazyPart(name, self.identity, module)
 
 
 def first_stage(network: "Network[PairEncoder]") -> "Network[LateEncoder]":
@@ -122,5 +116,4 @@ class Backend(Protocol):
     runner: Runner
     token_budget: int
 
-    def compile(self, part: "NetworkPart") -> Forward:
-        """Make a part ready to run."""
+    def compile(self, part: "NetworkPart") -> Forward: ...

@@ -36,7 +36,6 @@ class NetworkPart(nn.Module, ABC):
         return self.ending(self.states(self.tensors(*fields)), fields[1])
 
     def backbone(self) -> Backbone:
-        """Return its transformer."""
         backbone: Backbone = self.encoder.encoder
         return backbone
 
@@ -151,7 +150,6 @@ class BesidePart(NetworkPart):
         return BesideBatch(*behind([own for _, own in pairs], cuts, pad_id), known, contexts.mask)
 
     def states(self, batch: BesideTensors) -> Tensor:
-        """Run all layers over candidates."""
         return self.encoder.candidate_states(batch)
 
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:

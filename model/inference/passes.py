@@ -79,11 +79,9 @@ class States(Protocol):
     def candidates(self, outputs: Outputs, batch: TokenBatch) -> Representations:
         """Return the candidates of a batch, of the outputs of their part."""
 
-    def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
-        """See `LateForwards.late_scores`."""
+    def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]: ...
 
-    def class_logits(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
-        """See `LateForwards.class_logits`."""
+    def class_logits(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]: ...
 
     def late_cost(self, context_tokens: int, rows: int) -> float:
         """Return how many multiplications scoring a candidate of so many rows takes in the second stage."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,11 +34,8 @@ from polyrank.model.training.student import Student
 _PROBE = Conversation.of("The quick brown fox, 12345: naïve!")  # texts of one tokenizer give these tokens
 
 
-class Tokens(NamedTuple):
-    """Token ids of the contexts and candidates of a batch."""
-
-    contexts: list[list[int]]
-    candidates: list[list[int]]
+Tokens = tuple[list[list[int]], list[list[int]]]
+"""Token ids of the contexts and of the candidates of a batch."""
 
 
 class LateObjective(Objective[LateEncoder, LateTrainConfig]):
@@ -76,7 +72,7 @@ class LateObjective(Objective[LateEncoder, LateTrainConfig]):
 
     def _tokens(self, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tokens:
         contexts = [self._assembler.context(example.conversation)[0] for example in examples]
-        return Tokens(contexts, self._assembler.candidates(texts)[0])
+        return contexts, self._assembler.candidates(texts)[0]
 
     def _prepared(self, tokens: Tokens, scored: Callable[[ContextState, CandidateState], ScoredBatch]) -> Prepared:
         """Cut contexts and candidates into chunks; `scored` gets the states of all."""

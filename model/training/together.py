@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -116,16 +115,12 @@ Scores = Callable[[Sequence[Dialogue], Sequence[str]], Tensor]
 """A retriever's scores (B, N) of N texts as replies to each of B examples."""
 
 
-class PairRows(NamedTuple):
-    """The pairs, row after row, the gold reply first in its row; the width of a row; and the texts of each row."""
-
-    pairs: Pairs
-    width: int
-    texts: list[list[str]]
-
-
-def pair_rows(assembler: Assembler, batch: Batch, negatives: int, score: Scores | None = None) -> PairRows:
+def pair_rows(
+    assembler: Assembler, batch: Batch, negatives: int, score: Scores | None = None
+) -> tuple[Pairs, int, list[list[str]]]:
     """Pair each context with its gold reply and up to `negatives` more: listed ones first, then others of the batch.
+
+    Returns the pairs, row after row, the gold reply first in its row; the width of a row; and the texts of each row.
 
     The others are drawn. Where a retriever scores them, its best are taken and only one is drawn, so that easy
     negatives stay known. It is not called where listed negatives leave no place for its best.
@@ -148,7 +143,7 @@ def pair_rows(assembler: Assembler, batch: Batch, negatives: int, score: Scores 
     contexts = [context for own in rows for context in own.contexts]
     candidates = [candidate for own in rows for candidate in own.candidates]
     owners = [row for row in range(len(rows)) for _ in range(width)]
-    return PairRows(Pairs(contexts, candidates, owners, rows[0].prefix), width, texts)
+    return Pairs(contexts, candidates, owners, rows[0].prefix), width, texts
 
 
 def _negatives_of_row(found: Columns, row: int, count: int, draw: random.Random, hardness: Tensor | None) -> list[int]:

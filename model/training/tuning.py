@@ -66,7 +66,6 @@ class LowRank(nn.Module):
         nn.init.kaiming_uniform_(self.a, math.sqrt(5))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the sum, (out, in)."""
         return torch.addmm(weight, self.b, self.a)
 
 

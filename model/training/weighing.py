@@ -38,17 +38,11 @@ _CONTEXTS_AT_ONCE = 256
 _SCORING = "scoring lists"
 
 
-class _Size(NamedTuple):
-    """How many lists of a file are used, and how many replies of other dialogues each of them has."""
-
-    lists: int
-    others: int
-
-
-_OF_VECTORS = _Size(500, 99)  # more lists move no weight by much; others cost no encoding, and steady the weights
+# How many lists of a file are used, and how many replies of other dialogues each of them has.
+_OF_VECTORS = 500, 99  # more lists move no weight by much; others cost no encoding, and steady the weights
 # A Cross-encoder reads each pair, which takes 20 ms on two cores: 50 s a file. chat-poly's weights over two files came
 # out nearly the same with 15 others as with 99; with 60 lists some were three times as large.
-_OF_PAIRS = _Size(150, 15)
+_OF_PAIRS = 150, 15
 
 
 class _List(NamedTuple):
@@ -59,11 +53,8 @@ class _List(NamedTuple):
     repeats: int
 
 
-class Labelled(NamedTuple):
-    """A reply alone, and whether it was right."""
-
-    scored: ScoredList
-    right: bool
+Labelled = tuple[ScoredList, bool]
+"""A reply alone, and whether it was right."""
 
 
 class Weighed(NamedTuple):
@@ -116,7 +107,7 @@ def scored_labels(
     labels = drawn(labels, _MOST_LABELS, random.Random(_SEED))
     lists = [_List(each, [each.response], 0) for each in labels]
     scored = _with_features(ranker, lists, statistics, [0, 0], on_progress)
-    return [Labelled(own, each.category == RIGHT) for own, each in zip(scored, labels, strict=True)]
+    return [(own, each.category == RIGHT) for own, each in zip(scored, labels, strict=True)]
 
 
 def looks_to_score(held_out: Sequence[int], retrieves: bool, negatives: int) -> float:
@@ -140,9 +131,9 @@ def _scored_lists(
 ) -> list[ScoredList]:
     on_progress(_SCORING, 0, None)
     draw = random.Random(_SEED)
-    size = _OF_VECTORS if ranker.retrieves else _OF_PAIRS
+    most, others = _OF_VECTORS if ranker.retrieves else _OF_PAIRS
     examples = chain(corpus.examples(selection=True), () if seen else corpus.examples())
-    lists = _lists(drawn(examples, size.lists, draw), size.others, draw)
+    lists = _lists(drawn(examples, most, draw), others, draw)
     return _with_features(ranker, lists, Statistics.of(corpus.replies()), totals, on_progress)
 
 
@@ -267,9 +258,9 @@ def lack_of_labels(labels: Sequence[Labelled]) -> str | None:
     """Return why labels cannot tell what a score says; None: they can."""
     if len(labels) < FEWEST_LISTS:
         return f"{len(labels)} labels are too few, {FEWEST_LISTS} are needed; wait for more feedback"
-    kinds = Counter((each.scored.fold, each.right) for each in labels)
+    kinds = Counter((own.fold, right) for own, right in labels)
     if min(kinds[fold, right] for fold in (0, 1) for right in (False, True)) < _FEWEST_OF_KIND:
-        right = sum(each.right for each in labels)
+        right = sum(right for _, right in labels)
         return f"{right} labels say right and {len(labels) - right} wrong: too few of one kind; wait for more feedback"
     return None
 
@@ -286,10 +277,10 @@ def calibrate_by_labels(labels: Sequence[Labelled], config: ModelConfig) -> Cali
     """Do what `calibrate` does, by labels; the prior is the share that is right. None: see `lack_of_labels`."""
     if lack_of_labels(labels):
         return None
-    prior = sum(each.right for each in labels) / len(labels)
+    prior = sum(right for _, right in labels) / len(labels)
 
     def scored(words: LexicalConfig | None) -> list[list[_Scored]]:
-        alone = [(_scored(each.scored, words), each.right) for each in labels]
+        alone = [(_scored(own, words), right) for own, right in labels]
         return [[own if right else _Scored(own.wrong, own.right, own.fold) for own, right in alone]]
 
     return _calibrated(scored, prior, config)

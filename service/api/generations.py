@@ -148,7 +148,6 @@ class JobOut(Out):
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has ended, well or not."""
         return self.state not in ("queued", "running")
 
 

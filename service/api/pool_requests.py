@@ -107,7 +107,6 @@ class UpsertIn(RootModel[_Upsert]):
 
     @property
     def rows(self) -> list[PoolCandidateIn]:
-        """The candidates."""
         return self.root.candidates if isinstance(self.root, CandidatesIn) else self.root
 
     @property
@@ -143,7 +142,6 @@ class ListIn(ReadIn):
 
     @property
     def conditions(self) -> dict[str, Any] | None:
-        """The filter."""
         return None if self.filter is None else _FILTER.validate_json(self.filter)
 
 

@@ -1,7 +1,7 @@
-"""Arrays under names that need not be computed or read again: in this process's memory, and behind it in Redis.
+"""Rows under names that need not be computed or read again: in this process's memory, and behind it in Redis.
 
 The names are candidates' ids for a generation's copy in Redis, or hashes of texts for texts that came with requests.
-The arrays are vectors or, for a second stage, the rows of each name.
+The rows are vectors, one for each name, or those of a second stage.
 """
 
 from collections import OrderedDict
@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
 from threading import Lock
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.index_builder.vectors.late import each_of
-from polyrank.index_builder.vectors.redis import CORRUPT, HIT, MISS, Fetched, FetchedRows
-from polyrank.model.representations import LateRows, Representations
+from polyrank.index_builder.vectors.redis import CORRUPT, HIT, MISS, StoredRows
+from polyrank.model.representations import Representations
 from polyrank.service.caching.redis_server import Budget, RedisServer
 
 ENTRY_BYTES = 220  # of an entry besides its name and its value: measured with tracemalloc, CPython 3.11
@@ -27,8 +27,6 @@ MEMORY_TIER = "lru"
 CountCache = Callable[[str, str, int], None]
 # What the value belongs to, and its name there.
 Key = tuple[str, str]
-F = TypeVar("F", Fetched, FetchedRows)
-F_co = TypeVar("F_co", Fetched, FetchedRows, covariant=True)
 
 
 class Lru:
@@ -77,149 +75,94 @@ def known_of(statuses: NDArray[np.uint8], count: CountCache, tier: str) -> NDArr
     return np.equal(statuses, HIT)
 
 
-class Stored(Protocol[F_co]):
-    """See `StoredVectors` and `StoredRows`."""
+class RedisTier:
+    """The rows in Redis whose keys have one beginning. Safe to use from several threads.
 
-    at_once: int
-
-    def get_many(self, names: Sequence[str]) -> F_co:
-        """Fetch the arrays of names."""
-
-    def put_many(self, names: Sequence[str], arrays: Any, /) -> None:
-        """Write an array for each name."""
-
-
-class RedisTier(Generic[F]):
-    """The arrays in Redis whose keys have one beginning. Safe to use from several threads.
-
-    An array that does not come in time, is damaged, or cannot be of the model, is not known; that is no error. Each
-    array asked for is counted under the tier.
+    Rows that do not come in time, are damaged, or cannot be of the model, are not known; that is no error. Each name
+    asked for is counted under the tier.
     """
 
-    def __init__(self, server: RedisServer, tier: str, count: CountCache, stored: Stored[F]) -> None:
-        self._server, self._tier, self._count = server, tier, count
-        self._stored: Stored[F] = stored
+    def __init__(self, server: RedisServer, tier: str, count: CountCache, stored: StoredRows) -> None:
+        self._server, self._tier, self._count, self._stored = server, tier, count, stored
 
-    def read(self, names: Sequence[str], budget: Budget) -> tuple[list[F], bool]:
-        """Look names up; returns what came in time of the first ones, and whether Redis answered."""
+    def read(self, names: Sequence[str], budget: Budget) -> tuple[list[bytes | None], bool]:
+        """Look names up; returns the rows of each, None where they did not come in time, and whether Redis answered."""
         if not names:
             return [], True
         starts = range(0, len(names), self._stored.at_once)
         steps = [partial(self._stored.get_many, names[start : start + self._stored.at_once]) for start in starts]
         answer = self._server.read(f"get_{self._tier}", steps, budget)
-        for part in answer.parts:
-            known_of(part.status, self._count, self._tier)
+        found: list[bytes | None] = []
+        for rows, counts, status in answer.parts:
+            known = known_of(status, self._count, self._tier).tolist()
+            content, ends = rows.tobytes(), (np.cumsum(counts) * rows.itemsize * rows.shape[1]).tolist()
+            each = zip([0, *ends], ends, known, strict=False)
+            found += [content[start:end] if is_known else None for start, end, is_known in each]
         if answer.asked:
-            self._count(self._tier, "error", len(names) - sum(len(part.status) for part in answer.parts))
-        return answer.parts, answer.available
+            self._count(self._tier, "error", len(names) - len(found))
+        return found + [None] * (len(names) - len(found)), answer.available
 
-    def write(self, names: Sequence[str], arrays: Any) -> None:
-        """Put an array for each name in the background, if Redis can keep up."""
+    def write(self, names: Sequence[str], rows: Any) -> None:
+        """Put the rows of each name in the background, if Redis can keep up."""
         if names:
             self._server.write(
                 f"put_{self._tier}",
-                partial(self._stored.put_many, names, arrays),
+                partial(self._stored.put_many, names, rows),
                 partial(self._count, self._tier, "write_error", len(names)),
             )
 
 
-class _ArrayCache(Generic[F]):
-    """Arrays that belong together: of one model and dtype, or of one generation. Safe to use from several threads.
+class Cached(NamedTuple):
+    """What a cache knew of N names."""
 
-    A name means the same array in every cache of one space. Other spaces share the memory; None: nothing is kept in
-    memory. Redis is behind it.
+    known: NDArray[np.bool_]  # which of them, (N,)
+    rows: NDArray[Any]  # those of the first that is known, then those of the next, and so on, (R, D)
+    counts: NDArray[np.int64]  # how many each that is known has
+    available: bool  # whether it answered
+
+
+class RowsCache:
+    """Rows (k, D) that belong together: of one model and dtype, or of one generation. A vector is the only row.
+
+    Safe to use from several threads. A name means the same in every cache of one space. Other spaces share the memory;
+    None: nothing is kept in memory. Redis is behind it.
     """
 
     def __init__(
-        self, space: str, dim: int, dtype: str, count: CountCache, memory: Lru | None, redis: RedisTier[F] | None
+        self, space: str, dim: int, dtype: str, count: CountCache, memory: Lru | None, redis: RedisTier | None
     ) -> None:
-        self.dim, self.dtype, self._space = dim, DTYPES[dtype], f"{space} {dtype}"
-        self._count, self._memory = count, memory
-        self._redis: RedisTier[F] | None = redis
-
-    def write(self, names: Sequence[str], arrays: Any) -> None:
-        """Put an array for each name into memory and, in the background, into Redis."""
-        self._remember(names, arrays)
-        if self._redis is not None:
-            self._redis.write(names, arrays)
-
-    def _remembered(self, names: Sequence[str]) -> list[bytes | None]:
-        if self._memory is None or not names:
-            return [None] * len(names)
-        values = self._memory.get_many([(self._space, name) for name in names])
-        hits = len(values) - values.count(None)
-        self._count(MEMORY_TIER, "hit", hits)
-        self._count(MEMORY_TIER, "miss", len(names) - hits)
-        return values
-
-    def _remember(self, names: Sequence[str], arrays: Iterable[NDArray[Any]]) -> None:
-        if self._memory is not None:
-            made = (np.ascontiguousarray(each, self.dtype).tobytes() for each in arrays)
-            self._memory.put_many(((self._space, name), each) for name, each in zip(names, made, strict=True))
-
-
-class Cached(NamedTuple):
-    """What a cache knew of N names: vectors (N, D), which of them are known (N,), and whether it answered."""
-
-    vectors: NDArray[Any]
-    known: NDArray[np.bool_]
-    available: bool
-
-
-class VectorCache(_ArrayCache[Fetched]):
-    """Vectors (D,)."""
+        self._dim, self._dtype, self._space = dim, DTYPES[dtype], f"{space} {dtype}"
+        self._count, self._memory, self._redis = count, memory, redis
 
     def read(self, names: Sequence[str], budget: Budget) -> Cached:
         """Look names up; what Redis knows is put into memory."""
-        values = self._remembered(names)
-        known = np.array([value is not None for value in values], bool)
-        vectors = np.zeros((len(names), self.dim), self.dtype)
-        hits = b"".join(value for value in values if value is not None)
-        vectors[known] = np.frombuffer(hits, self.dtype).reshape(-1, self.dim)
-        gaps = np.flatnonzero(~known)
-        if self._redis is None or not len(gaps):
-            return Cached(vectors, known, True)
-        parts, available = self._redis.read([names[at] for at in gaps.tolist()], budget)
-        for part in parts:
-            asked, gaps = np.split(gaps, [len(part.status)])
-            is_there = part.status == HIT
-            places = asked[is_there]
-            vectors[places], known[places] = part.vectors[is_there], True
-            self._remember([names[at] for at in places.tolist()], vectors[places])
-        return Cached(vectors, known, available)
+        values: list[bytes | None] = [None] * len(names)
+        if self._memory is not None and names:
+            values = self._memory.get_many([(self._space, name) for name in names])
+            hits = len(values) - values.count(None)
+            self._count(MEMORY_TIER, "hit", hits)
+            self._count(MEMORY_TIER, "miss", len(names) - hits)
+        gaps, available = [at for at, value in enumerate(values) if value is None], True
+        if self._redis is not None and gaps:
+            found, available = self._redis.read([names[at] for at in gaps], budget)
+            for at, value in zip(gaps, found, strict=True):
+                values[at] = value
+            self._remember((names[at], value) for at, value in zip(gaps, found, strict=True) if value is not None)
+        whole = [value for value in values if value is not None]
+        counts = np.array([len(value) for value in whole], np.int64) // (self._dim * self._dtype.itemsize)
+        rows = np.frombuffer(bytearray().join(whole), self._dtype).reshape(-1, self._dim)  # may be written to
+        return Cached(np.array([value is not None for value in values], bool), rows, counts, available)
 
+    def write(self, names: Sequence[str], rows: Any) -> None:
+        """Put the rows of each name, or vectors (N, D), into memory and, in the background, into Redis."""
+        made = (np.ascontiguousarray(each, self._dtype).tobytes() for each in rows)
+        self._remember(zip(names, made, strict=True))
+        if self._redis is not None:
+            self._redis.write(names, rows)
 
-class RowsCache(_ArrayCache[FetchedRows]):
-    """Rows of a second stage, `late`: (k, D2) for each name."""
-
-    def __init__(
-        self,
-        space: str,
-        late: LateRows,
-        dtype: str,
-        count: CountCache,
-        memory: Lru | None,
-        redis: RedisTier[FetchedRows] | None,
-    ) -> None:
-        super().__init__(f"{space} rows", late.dim, dtype, count, memory, redis)
-        self.late = late
-
-    def read(self, names: Sequence[str], budget: Budget) -> tuple[list[NDArray[Any] | None], bool]:
-        """Look names up, as `VectorCache.read`; returns the rows of each, None where they are not known."""
-        found = [
-            None if value is None else np.frombuffer(value, self.dtype).reshape(-1, self.dim)
-            for value in self._remembered(names)
-        ]
-        gaps = [at for at, rows in enumerate(found) if rows is None]
-        if self._redis is None or not gaps:
-            return found, True
-        parts, available = self._redis.read([names[at] for at in gaps], budget)
-        came = [rows for part in parts for rows in part.rows]
-        for at, rows in zip(gaps, came, strict=False):
-            if rows is not None:
-                found[at] = rows
-                self._remember([names[at]], [rows])
-        return found, available
+    def _remember(self, values: Iterable[tuple[str, bytes]]) -> None:
+        if self._memory is not None:
+            self._memory.put_many(((self._space, name), value) for name, value in values)
 
 
 class TextCache:
@@ -229,21 +172,23 @@ class TextCache:
     its own way. Those of the rows for a second stage have `r:` before the hash.
     """
 
-    def __init__(self, vectors: VectorCache, rows: RowsCache | None = None) -> None:
+    def __init__(self, vectors: RowsCache, rows: RowsCache | None = None) -> None:
         self._vectors, self._rows = vectors, rows
 
-    def read(self, texts: Sequence[str], budget: Budget) -> tuple[Cached, list[NDArray[Any] | None]]:
-        """Look up N texts, as many as come in time; also returns their rows, if the model has a second stage."""
+    def read(self, texts: Sequence[str], budget: Budget) -> tuple[Representations, NDArray[np.bool_], bool]:
+        """Look up N texts, as many as come in time.
+
+        Returns what was made of those that are known, which of all these are (N,), and whether the cache answered.
+        """
         names = _names(texts)
-        found = self._vectors.read(names, budget)
+        known, vectors, _, available = self._vectors.read(names, budget)
         if self._rows is None:
-            return found, []
-        known = np.flatnonzero(found.known)
-        rows, available = self._rows.read([names[at] for at in known.tolist()], budget)
-        of_texts: list[NDArray[Any] | None] = [None] * len(texts)
-        for at, each in zip(known.tolist(), rows, strict=True):
-            of_texts[at], found.known[at] = each, each is not None
-        return found._replace(available=found.available and available), of_texts
+            return Representations(vectors), known, available
+        places = np.flatnonzero(known)
+        late = self._rows.read([names[at] for at in places.tolist()], budget)
+        known[places] = late.known
+        made = Representations(vectors[late.known], late.rows, late.counts)
+        return made, known, available and late.available
 
     def write(self, texts: Sequence[str], made: Representations) -> None:
         """Put what was made of texts, in the store's dtype."""

@@ -22,26 +22,16 @@ from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.vectors.encoder import Encode, rounded, rounded_all
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.redis import (
-    Fetched,
-    FetchedRows,
+    ROWS_VERSION,
     RedisEmbeddings,
     StoredRows,
-    StoredVectors,
     beginning_of,
     rows_beginning_of,
 )
-from polyrank.model.representations import Representations
+from polyrank.model.representations import LateRows, Representations
 from polyrank.model.text.chat import CONVERSATIONS
 from polyrank.service.caching.redis_server import Budget, RedisServer
-from polyrank.service.caching.vector_cache import (
-    CountCache,
-    Lru,
-    RedisTier,
-    RowsCache,
-    TextCache,
-    VectorCache,
-    known_of,
-)
+from polyrank.service.caching.vector_cache import CountCache, Lru, RedisTier, RowsCache, TextCache, known_of
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.settings import Settings
 
@@ -110,14 +100,12 @@ class MatrixVectors:
         self._generation, self._count = generation, count
 
     def gather(self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False) -> Gathered:
-        """Do what `CandidateVectors.gather` does."""
         own = self._generation.embeddings
         made = Representations(own.gather(rows)) if first_only else own.representations(rows)
         self._count("matrix", "hit", len(rows) if made.late is None else 2 * len(rows))
         return made, True
 
     def matrix(self) -> NDArray[Any]:
-        """Return all vectors, memory-mapped."""
         return self._generation.embeddings.matrix
 
 
@@ -138,7 +126,7 @@ class RedisVectors:
     def __init__(
         self,
         generation: Generation,
-        cache: VectorCache,
+        cache: RowsCache,
         rows: RowsCache | None,
         open_loader: Callable[[], RedisEmbeddings],
         encode: EncodeTexts,
@@ -159,41 +147,36 @@ class RedisVectors:
         """
         own, candidates = self._generation.embeddings, self._generation.candidates.rows(rows)
         ids = [candidate.id for candidate in candidates]
-        vectors, known, available = self._cache.read(ids, budget)
-        gaps = np.flatnonzero(~known)
+        known, found, _, available = self._cache.read(ids, budget)
+        vectors, gaps = np.empty((len(ids), own.dim), own.dtype), np.flatnonzero(~known)
+        vectors[known] = found
         if len(gaps):
             vectors[gaps] = np.take(self.matrix(), rows[gaps], axis=0)
             self._count("matrix", "hit", len(gaps))
         if first_only or own.late is None:
             return Representations(vectors), available
         assert self._rows is not None, "a second stage has rows"
-        found, rows_available = self._rows.read(ids, budget)
-        lacking = [at for at, each in enumerate(found) if each is None]
-        if lacking and own.late.has_rows:
-            self._fill(found, lacking, *own.late.gather(rows[lacking]))
+        late = self._rows.read(ids, budget)
+        lacking = np.flatnonzero(~late.known)
+        if not len(lacking):
+            return Representations(vectors, late.rows, late.counts), available and late.available
+        if own.late.has_rows:
+            more, counts = own.late.gather(rows[lacking])
             self._count("matrix", "hit", len(lacking))
-        elif lacking:
-            if rows_available:
-                self._make(self._rows, found, lacking[:MOST_MADE], candidates)
-            if not rows_available or len(lacking) > MOST_MADE:
+        else:
+            if late.available:
+                more, counts = self._made(self._rows, [candidates[at] for at in lacking[:MOST_MADE].tolist()])
+            if not late.available or len(lacking) > MOST_MADE:
                 raise StoreUnavailable("rows of the second stage are neither in Redis nor on the disk")
-        whole = [each for each in found if each is not None]
-        counts = np.fromiter(map(len, whole), np.int64, len(whole))
-        empty = np.empty((0, own.late.of.dim), own.dtype)
-        return Representations(vectors, np.concatenate([empty, *whole]), counts), available and rows_available
+        places = np.concatenate([np.flatnonzero(late.known), lacking])
+        every = np.concatenate([late.rows, more]), np.concatenate([late.counts, counts])
+        return Representations(vectors[places], *every).take(np.argsort(places)), available and late.available
 
-    def _make(
-        self, cache: RowsCache, found: list[NDArray[Any] | None], gaps: list[int], candidates: Sequence[Candidate]
-    ) -> None:
-        made = rounded_all(self._encode([candidates[at].text for at in gaps]), self._generation.manifest.dtype)
-        if made.late is not None and made.counts is not None:
-            self._fill(found, gaps, made.late, made.counts)
-            cache.write([candidates[at].id for at in gaps], each_of(made.late, made.counts))
-
-    @staticmethod
-    def _fill(found: list[NDArray[Any] | None], gaps: list[int], rows: NDArray[Any], counts: NDArray[np.int64]) -> None:
-        for at, each in zip(gaps, each_of(rows, counts), strict=True):
-            found[at] = each
+    def _made(self, cache: RowsCache, candidates: Sequence[Candidate]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        made = rounded_all(self._encode([each.text for each in candidates]), self._generation.manifest.dtype)
+        _, (rows, counts) = made.blocks()
+        cache.write([each.id for each in candidates], each_of(rows, counts))
+        return rows, counts
 
     def matrix(self) -> NDArray[Any]:
         """Return all vectors: the copy in memory, else memory-mapped."""
@@ -208,7 +191,8 @@ class RedisVectors:
             start, end = end, end + len(ids)
             try:
                 fetched = loader.get_many(ids)
-                matrix[start:end], known = fetched.vectors, known_of(fetched.status, self._count, "redis")
+                known = known_of(fetched.status, self._count, "redis")
+                matrix[start:end][known] = fetched.rows
             except StoreUnavailable as error:
                 self._count("redis", "error", len(ids))
                 log.warning("redis is unavailable; doing without", extra={"fields": {"why": error}})
@@ -273,19 +257,19 @@ class Caches:
         keys: tuple[str, str],
         largest: Largest,
         lifetime: int | None,
-    ) -> tuple[VectorCache, RowsCache | None]:
+    ) -> tuple[RowsCache, RowsCache | None]:
         """Return the caches of a space: of vectors and, for a second stage, of rows; `keys` are their beginnings."""
         dim, dtype, late, count = manifest.dim, manifest.dtype, manifest.late, self._count
-        redis: RedisTier[Fetched] | None = None
-        rows_redis: RedisTier[FetchedRows] | None = None
+        redis = rows_redis = None
         if server is not None:
-            at = server.client, server.seal
-            redis = RedisTier(server, tier, count, StoredVectors(*at, keys[0], dim, dtype, largest.vector, lifetime))
+            stored = partial(StoredRows, server.client, server.seal, dtype=dtype, lifetime_seconds=lifetime)
+            of_vectors = stored(keys[0], LateRows(dim, 1), longest=largest.vector)
+            redis = RedisTier(server, tier, count, of_vectors)
             if late is not None:
-                stored = StoredRows(*at, keys[1], late, dtype, largest.row, largest.rows, lifetime)
-                rows_redis = RedisTier(server, tier, count, stored)
-        rows = None if late is None else RowsCache(space, late, dtype, count, self._memory, rows_redis)
-        return VectorCache(space, dim, dtype, count, self._memory, redis), rows
+                of_rows = stored(keys[1], late, version=ROWS_VERSION, longest=largest.row, most=largest.rows)
+                rows_redis = RedisTier(server, tier, count, of_rows)
+        rows = None if late is None else RowsCache(f"{space} rows", late.dim, dtype, count, self._memory, rows_redis)
+        return RowsCache(space, dim, dtype, count, self._memory, redis), rows
 
     def close(self) -> None:
         """Write what waits for Redis, then close the connections."""

@@ -288,7 +288,6 @@ class Jobs:
     # --- looking, cancelling, ending
 
     async def get(self, job_id: str) -> JobRecord:
-        """Return a job."""
         ending = set(self._builders)
         return self._seen(await asyncio.to_thread(self._store.get, job_id), ending)
 
@@ -298,7 +297,6 @@ class Jobs:
         return [self._seen(record, ending) for record in (await asyncio.to_thread(self._store.records))[:limit]]
 
     async def running(self) -> JobRecord | None:
-        """Return the job that has not ended, if any."""
         return next((record for record in await self.list(limit=10) if not record.is_finished), None)
 
     def _seen(self, record: JobRecord, ending: Collection[str] = ()) -> JobRecord:
@@ -358,7 +356,6 @@ class BuilderProcess:
     async def start(
         cls, settings: Settings, store: Path, job_id: str, runner: Runner, is_publishing: Callable[[], bool]
     ) -> "BuilderProcess":
-        """Start the builder of a job of a store."""
         process = await asyncio.create_subprocess_exec(
             # -P: nothing is imported from the folder that the server was started in.
             *(sys.executable, "-P", "-m", "polyrank.index_builder", "--store", str(store), "--job", job_id),

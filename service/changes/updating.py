@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -47,9 +46,8 @@ class Acknowledged:
     missing: Sequence[str] = ()
 
 
-class _Encoded(NamedTuple):
-    maker: tuple[str, str]  # the model's fingerprint and the store's dtype, to which the vectors belong
-    made: Representations
+# The model's fingerprint and the store's dtype, to which the vectors belong; and what was made.
+_Encoded = tuple[tuple[str, str], Representations]
 
 
 class Updating:
@@ -114,7 +112,6 @@ class Updating:
         await asyncio.get_running_loop().run_in_executor(self._reader, self._live.take_over)
 
     def close(self) -> None:
-        """Finish what was begun."""
         self._writer.shutdown(wait=True)
         self._reader.shutdown(wait=True)
 
@@ -154,7 +151,7 @@ class Updating:
             current = await in_thread(self._reader, self._store.current)
             if current == serving.generation.id:
                 encoded = await self._encoded(serving, upserts, encoded)
-                write = partial(self._write, current, upserts, encoded.made, deletes)
+                write = partial(self._write, current, upserts, encoded[1], deletes)
                 if (acknowledged := await in_thread(self._writer, write)) is not None:
                     return acknowledged
             why, passes = self._live.why_not(current)
@@ -168,10 +165,10 @@ class Updating:
     async def _encoded(self, serving: Serving, candidates: Sequence[Candidate], before: _Encoded | None) -> _Encoded:
         """Encode the candidates, unless that was done for the same model; a text that is stored keeps its vector."""
         maker = serving.ranker.fingerprint, serving.generation.manifest.dtype
-        if before is not None and before.maker == maker:
+        if before is not None and before[0] == maker:
             return before
         if not candidates:
-            return _Encoded(maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows))
+            return maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows)
         texts = list(dict.fromkeys(candidate.text for candidate in candidates))
         same, made = await Pool(self._runtime, serving, Journey(time.monotonic() + KNOWN_WITHIN_SECONDS)).texts(texts)
         new = np.setdiff1d(np.arange(len(texts)), same, assume_unique=True)
@@ -179,7 +176,7 @@ class Updating:
             encoded = await self._runtime.forwards.encode(serving.ranker, [texts[at] for at in new.tolist()], Journey())
             made = Representations.join([made, rounded_all(encoded.made, serving.generation.manifest.dtype)])
         place = {texts[at]: place for place, at in enumerate([*same.tolist(), *new.tolist()])}
-        return _Encoded(maker, made.take([place[candidate.text] for candidate in candidates]))
+        return maker, made.take([place[candidate.text] for candidate in candidates])
 
     def _write(
         self, generation: str, upserts: Sequence[Candidate], made: Representations, deletes: Sequence[str]

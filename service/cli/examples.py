@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.conversations import DRAWN, ReplyDraw, identified
@@ -16,19 +16,8 @@ Numbered = list[tuple[int, Dialogue]]
 """Examples with their places in the file."""
 
 
-class Identified(NamedTuple):
-    """Examples that all have the name of their dialogue, and what was assumed where the file does not name it."""
-
-    examples: list[Dialogue]
-    assumed: str | None
-
-
-class Listed(NamedTuple):
-    """Examples with candidates, what to say of the draw, and what was assumed of dialogues without a name."""
-
-    examples: Numbered
-    described: dict[str, Any]
-    assumed: str | None
+Identified = tuple[list[Dialogue], str | None]
+"""Examples that all have the name of their dialogue, and what was assumed where the file does not name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +41,12 @@ class Draw:
 AS_LISTED = Draw()
 
 
-def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> Listed:
+def listed_examples(
+    data: Path, limit: int | None, draw: Draw = AS_LISTED
+) -> tuple[Numbered, dict[str, Any], str | None]:
     """Read examples with candidates, which are drawn where they are missing.
+
+    Returns them, what to say of the draw, and what was assumed of dialogues without a name.
 
     Raises InvalidInput if the file cannot be read, or holds nothing to rank.
     """
@@ -66,7 +59,7 @@ def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> Li
         lacks = ", and the file has no wrong replies to draw" if draw.count and dialogues else ""
         raise InvalidInput(f"no example has `candidates`{lacks}; there is nothing to rank")
     report_left_out(len(dialogues) - len(examples), len(dialogues), "have no candidates")
-    return Listed(examples, _drawn(dialogues, examples, draw), assumed)
+    return examples, _drawn(dialogues, examples, draw), assumed
 
 
 def classed_examples(data: Path, limit: int | None) -> Identified:
@@ -74,12 +67,12 @@ def classed_examples(data: Path, limit: int | None) -> Identified:
 
     Raises InvalidInput if the file cannot be read, is empty, or an example has none.
     """
-    found = read_identified(data, limit)
-    if missing := sum(not each.category for each in found.examples):
+    examples, assumed = read_identified(data, limit)
+    if missing := sum(not each.category for each in examples):
         raise InvalidInput(f"{data}: {missing} examples have no class; give each a label, as a text")
-    if not found.examples:
+    if not examples:
         raise InvalidInput(f"{data}: there is no example")
-    return found
+    return examples, assumed
 
 
 def read_identified(data: Path, limit: int | None = None) -> Identified:
@@ -104,7 +97,7 @@ def _read(data: Path, limit: int | None) -> list[Dialogue]:
 def _identified(data: Path, dialogues: Iterable[Dialogue]) -> Identified:
     examples, found = identified(dialogues)
     assumed = found.assumed()
-    return Identified(examples, assumed and f"{data}: {assumed}")
+    return examples, assumed and f"{data}: {assumed}"
 
 
 def report_left_out(count: int, total: int, why: str) -> None:
@@ -120,7 +113,7 @@ def _with_candidates(data: Path, dialogues: Sequence[Dialogue], draw: Draw) -> I
     every, assumed = _identified(data, read_dialogues(data))
     replies = ReplyDraw(every, draw.count, draw.seed)
     listed = [replies.candidates(number, dialogue) for number, dialogue in enumerate(every[: len(dialogues)])]
-    return Identified(listed, assumed)
+    return listed, assumed
 
 
 def _drawn(dialogues: Sequence[Dialogue], examples: Sequence[tuple[int, Dialogue]], draw: Draw) -> dict[str, Any]:

@@ -81,8 +81,7 @@ class Task(Protocol[Ranker]):
     def load(self, name: str) -> Ranker:
         """Load a model; raises WrongKind if the task cannot use its architecture."""
 
-    def measure(self, ranker: Ranker, report: ReportProgress) -> TaskResult:
-        """Measure a model."""
+    def measure(self, ranker: Ranker, report: ReportProgress) -> TaskResult: ...
 
     def example(self, place: int) -> Example:
         """Return the example at that place, to be read."""
@@ -99,7 +98,6 @@ class ListsTask:
         self.groups = dialogue_numbers([dialogue for _, dialogue in self._examples], assumed)
 
     def load(self, name: str) -> AnyRanker:
-        """Load any model."""
         return loaded(load, name, self._runner)
 
     def measure(self, ranker: AnyRanker, report: ReportProgress) -> TaskResult:
@@ -233,7 +231,6 @@ class CollectionTask(_SearchTask):
         self.described = search.described(collection.documents)
 
     def measure(self, ranker: Retriever, report: ReportProgress) -> TaskResult:
-        """Measure nDCG and the like."""
         collection = self._collection
         contexts = [Conversation.of(text) for text in collection.queries]
         right = [collection.judged_rows(query) for query in range(len(contexts))]

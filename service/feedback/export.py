@@ -27,8 +27,7 @@ from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.conversations import Positives, context_key, turns_key
 from polyrank.model.text.dialogues import RIGHT, WRONG, Dialogue, new_dialogues, read_dialogues
 from polyrank.model.text.folding import text_key
-from polyrank.service.feedback.outcomes import Outcome, Sent, outcome_of
-from polyrank.service.feedback.reading import uses
+from polyrank.service.feedback.reading import Outcome, Sent, outcome_of, uses
 from polyrank.service.feedback.recording import newest
 from polyrank.service.feedback.records import MOST_SHOWN, Shown, Use
 from polyrank.service.feedback.redaction import Redaction

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final
 
 import orjson
 
@@ -44,8 +44,6 @@ _END_SECONDS = 30.0
 LATE_SECONDS: Final = 1.0  # that events wait for their rankings
 DAY_SECONDS: Final = 86_400.0
 _JUMP_SECONDS = 3600.0  # of the clock, between two looks
-
-Record = TypeVar("Record", Ranking, Event)
 
 log = logging.getLogger(__name__)
 
@@ -72,13 +70,8 @@ class _EventsWait:
 _Waiting = _RankingWaits | _EventsWait
 
 
-class _Made(NamedTuple, Generic[Record]):
-    record: Record
-    line: bytes  # as it is written
-
-
-def _made(record: Record) -> _Made[Record]:
-    return _Made(record, orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+def _line(record: Ranking | Event) -> bytes:
+    return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
 class _Age:
@@ -196,12 +189,12 @@ class Log:
 
     def _write(self, waiting: Sequence[_Waiting], is_last: bool) -> None:
         self._learn_erased()
-        rankings: list[_Made[Ranking]] = []
+        rankings: list[tuple[Ranking, bytes]] = []  # each with its line
         for each in waiting:
             self._taken += each.size
             try:
                 if isinstance(each, _RankingWaits):
-                    rankings.append(_made(each.make()))
+                    rankings.append((ranking := each.make(), _line(ranking)))
                     continue
                 if not each.written.running() and not each.written.set_running_or_notify_cancel():
                     continue  # nobody waits for it any more
@@ -211,7 +204,8 @@ class Log:
                     self._taken -= each.size
                     self._late.append(each)
                     continue
-                self._append([_made(event) for event in made if not self._erased.holds_ranking(event.ranking)])
+                left = (event for event in made if not self._erased.holds_ranking(event.ranking))
+                self._append([(event, _line(event)) for event in left])
                 self._unsynced.append(each.written)
             except Exception as error:
                 self._lost([None if isinstance(each, _RankingWaits) else each.written], error)
@@ -227,23 +221,23 @@ class Log:
         except OSError as error:
             self.tell("it cannot be read what was erased", error)
 
-    def _write_rankings(self, rankings: list[_Made[Ranking]]) -> None:
+    def _write_rankings(self, rankings: list[tuple[Ranking, bytes]]) -> None:
         try:
             if rankings:
-                self._append([each for each in rankings if not self._erased.holds_ranking(each.record.id)])
-                for each in rankings:
-                    self.seen.note(each.record)
+                self._append([each for each in rankings if not self._erased.holds_ranking(each[0].id)])
+                for ranking, _ in rankings:
+                    self.seen.note(ranking)
                 self._metrics.series(self._metrics.feedback_rankings, "recorded").inc(len(rankings))
         except Exception as error:
             self._lost([None] * len(rankings), error)
         rankings.clear()
 
-    def _append(self, made: Sequence[_Made[Ranking] | _Made[Event]]) -> None:
+    def _append(self, made: Sequence[tuple[Ranking | Event, bytes]]) -> None:
         if not made:
             return
-        content, accounts = b"".join(each.line for each in made), Counter[str]()
-        for each in made:
-            accounts[files.account(each.record.by, each.record.kind)] += len(each.line)
+        content, accounts = b"".join(line for _, line in made), Counter[str]()
+        for record, line in made:
+            accounts[files.account(record.by, record.kind)] += len(line)
         with disk_full_named(self._folder):
             if self._file is not None and self._file.size + len(content) > self._file_bytes:
                 self._close()

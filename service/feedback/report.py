@@ -14,8 +14,7 @@ from scipy.stats import binomtest
 
 from polyrank.model.lexical.words import words
 from polyrank.model.text.folding import folded_line
-from polyrank.service.feedback.outcomes import Outcome, outcome_of
-from polyrank.service.feedback.reading import uses
+from polyrank.service.feedback.reading import Outcome, outcome_of, uses
 from polyrank.service.feedback.records import Ranking
 from polyrank.service.feedback.replies import Replies
 

@@ -11,7 +11,7 @@ from array import array
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from polyrank.service.feedback import files
 from polyrank.service.feedback.files import CLOSED, OPEN
@@ -26,20 +26,14 @@ _BEGAN = time.time()  # this process, about: models are loaded later
 _MINUTE = 60.0
 
 
-class _Shown(NamedTuple):
-    """Hashes of the ids of replies, and of the texts of those without one; None: of some it is not known."""
-
-    ids: "array[int]"
-    texts: tuple[int | None, ...]
-
-
 class ShownReplies:
     """The rankings of one log that this process knows. Used by one thread."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is that of the log; raises OSError."""
         self._folder, self._host = folder, host_mark()
-        self._shown: OrderedDict[str, _Shown] = OrderedDict()
+        # Hashes of the ids of replies, and of the texts of those without one; None: of some it is not known.
+        self._shown: OrderedDict[str, tuple[array[int], tuple[int | None, ...]]] = OrderedDict()
         self._replies = 0
         self._read: dict[str, int] = {}  # how many bytes of the lines of each file of this host
         self._since = _BEGAN - _MINUTE  # of rankings asked for later all are known that are in a file
@@ -56,11 +50,11 @@ class ShownReplies:
         texts = {None if each.text is None else hash(each.text) for each in ranking.shown if each.id is None}
         if None in ranking.below:
             texts.add(None)
-        self._shown[ranking.id] = _Shown(ids, tuple(texts))
+        self._shown[ranking.id] = ids, tuple(texts)
         self._replies += len(ids)
         while len(self._shown) > MOST_RANKINGS or self._replies > MOST_REPLIES:
-            oldest, gone = self._shown.popitem(last=False)
-            self._replies -= len(gone.ids)
+            oldest, (gone, _) = self._shown.popitem(last=False)
+            self._replies -= len(gone)
             if (told := told_by(oldest)) is not None:
                 self._since = max(self._since, told.at)
 
@@ -74,7 +68,7 @@ class ShownReplies:
         if (shown := self._shown.get(event.ranking)) is None:
             return not self.lacks(event.ranking)
         reply, text = (None if each is None else hash(each) for each in (event.reply, event.text))
-        return is_of_shown(event.kind, reply, text, shown.ids, shown.texts)
+        return is_of_shown(event.kind, reply, text, *shown)
 
     def catch_up(self, own: str | None) -> None:
         """Read what other processes have written; `own` is the name of the file of this one."""

@@ -103,7 +103,6 @@ class Runs:
         return sorted(path.name for path in self._folder.glob("*") if is_time_id(path.name) and path.is_dir())
 
     def path(self, run: str) -> Path:
-        """The directory of a run."""
         return self._folder / run
 
     def latest(self) -> Run | None:
@@ -146,7 +145,6 @@ class Runs:
         return run
 
     def write(self, run: Run) -> None:
-        """Put a run's state on the disk."""
         write_facts(self.path(run.id) / STATE_FILE, asdict(run))
 
     def forget_texts(self, run: str) -> None:

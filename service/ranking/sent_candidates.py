@@ -62,11 +62,8 @@ class TextVectors:
         if self._cache is None:
             return
         asked = np.flatnonzero(~self.known)
-        cached, rows = self._cache.read([self.texts[at] for at in asked.tolist()], budget)
-        self.cache_available = cached.available
-        self.vectors[asked], self.known[asked] = cached.vectors, cached.known
-        for at, each in zip(asked.tolist(), rows, strict=False):
-            self.rows[at] = each
+        made, known, self.cache_available = self._cache.read([self.texts[at] for at in asked.tolist()], budget)
+        self._enter(asked[known], made)
 
     def _enter(self, positions: NDArray[np.int64], made: Representations) -> None:
         self.vectors[positions], self.known[positions] = made.first, True

@@ -61,8 +61,7 @@ class Replica(Protocol):
     """One shard process that holds a part; there may be several for each."""
 
     @property
-    def name(self) -> str:
-        """Which one it is, in logs."""
+    def name(self) -> str: ...
 
     async def ask(self, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
         """Call a method of the shard's `Body` for a request that has so much time left; raises ReplicaLost."""
@@ -77,5 +76,4 @@ class Shards(Protocol):
     def start(self, part: str, number: int) -> Replica:
         """Start the replica of a part with this number, counted from 0; it holds nothing yet."""
 
-    def stop(self, replica: Replica) -> None:
-        """End a replica."""
+    def stop(self, replica: Replica) -> None: ...

@@ -29,7 +29,6 @@ class ShardActor:
         self._desk = ShardDesk(Body(root, threads))
 
     async def ask(self, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
-        """See `ShardDesk.ask`."""
         return await self._desk.ask(method, arguments, left_s)
 
 
@@ -97,7 +96,6 @@ class RayShards:
         return min(alive, key=lambda node: (others[node], before is not None and node == before.node, used[node]))
 
     def stop(self, replica: Replica) -> None:
-        """Kill the actor for good."""
         assert isinstance(replica, _RayReplica), "`start` makes no others"
         with self._placing:
             self._started = {key: each for key, each in self._started.items() if each is not replica}

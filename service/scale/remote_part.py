@@ -117,20 +117,16 @@ class RemotePart:
         return True
 
     def updated(self, updates: Sequence[Update]) -> "RemotePart":
-        """See `Part.updated`."""
         self.members.update(updates)
         return replace(self, counts=self.members.counts(), revision=updates[-1].revision)
 
     def missing(self, ids: Sequence[str]) -> list[str]:
-        """See `Part.missing`."""
         return self.members.missing(ids)
 
     def texts_here(self, texts: Sequence[str]) -> KnownTexts | None:
-        """None."""
         return None
 
     async def search(self, runtime: Runtime, query: PoolQuery, context: ContextOnce, journey: Journey) -> Hits:
-        """See `Part.search`."""
         encoded = await context.encoded(journey)
         with journey.timed("retrieve"):
             asked = AskedQuery(self.revision, query, encoded.encoding.codes)
@@ -154,11 +150,9 @@ class RemotePart:
     async def page(
         self, runtime: Runtime, first: int, limit: int, filter_: Mapping[str, Any] | None, journey: Journey
     ) -> Page:
-        """See `Part.page`."""
         found: Page = await self.calls.ask("page", journey, self.revision, first, limit, filter_)
         return found
 
     async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> Looked:
-        """See `Part.looked`."""
         found: Looked = await self.calls.ask("looked", journey, self.revision, filter_)
         return found

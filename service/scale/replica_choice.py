@@ -85,7 +85,6 @@ class ReplicaChoice:
         }
 
     def replicas(self, part: str) -> int:
-        """How many replicas a part has."""
         return len(self._asked.get(part, ()))
 
     def forgive(self, part: str, replica: Replica) -> None:

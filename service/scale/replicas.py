@@ -106,7 +106,6 @@ class Replicas:
         self._keep_only(kept_parts)
 
     def close(self) -> None:
-        """End all replicas."""
         self._keep_only(())
         for threads in (self._loads, self._calls):
             threads.shutdown(wait=True, cancel_futures=True)

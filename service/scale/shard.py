@@ -209,11 +209,9 @@ class Body:
         )
 
     def page(self, holding: Holding, revision: int, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
-        """List candidates from a row on; see `pages.page`."""
         return finish(page(self._part(holding).at(revision).snapshot, first, limit, filter_))
 
     def looked(self, holding: Holding, revision: int, filter_: Mapping[str, Any]) -> Looked:
-        """Look at what a filter asks for; see `unmatched.looking`."""
         return finish(looking(self._part(holding).at(revision).snapshot, filter_))
 
     def _part(self, holding: Holding) -> _Held:

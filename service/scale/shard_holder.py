@@ -11,7 +11,6 @@ Shards hold nothing that is not in the store. One that was restarted is given wh
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.generation.generation import check_beside_parts
@@ -30,14 +29,6 @@ from polyrank.service.scale.replicas import Replicas
 
 # A request of another process, or one that has just begun, may need the old parts for longer than the longest deadline.
 SPARE_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Old:
-    """A generation that is served no more. The store may have removed it already."""
-
-    made: Manifest
-    drop_at: float
 
 
 class OnShards:
@@ -61,7 +52,7 @@ class OnShards:
     ) -> None:
         self._store, self._opener, self._replicas, self._choice = store, opener, replicas, choice
         self._metrics, self._longest_s = metrics, longest_s
-        self._old: list[_Old] = []
+        self._old: list[tuple[Manifest, float]] = []  # what is served no more, even removed, and when to drop it
         self._telling = threading.RLock()  # one thread at a time has replicas prepare and drop
         self._preparing: Manifest | None = None  # the last one that was prepared; requests may need it in a moment
 
@@ -132,14 +123,13 @@ class OnShards:
             self._drop_unneeded(generation)
 
     def replaced(self, before: Serving) -> None:
-        """See `Holder.replaced`."""
-        self._old = [*self._old, _Old(before.generation.manifest, time.monotonic() + self._longest_s + SPARE_SECONDS)]
+        drop_at = time.monotonic() + self._longest_s + SPARE_SECONDS
+        self._old = [*self._old, (before.generation.manifest, drop_at)]
 
     def sped_up(self, serving: Serving) -> None:
         """Do nothing: shards see to it."""
 
     def has_model(self, fingerprint: str) -> bool:
-        """See `Holder.has_model`."""
         return self._opener.has_model(fingerprint)
 
     def bytes_of(self, manifest: Manifest) -> int:
@@ -164,23 +154,22 @@ class OnShards:
         self._replicas.look(wanted, lambda: self._needed().keys())
 
     def close(self) -> None:
-        """End all shards."""
         self._replicas.close()
 
     def _needed(self) -> dict[str, set[str]]:
         """The parts of what requests may need, by generation: what is served or was lately, and what is next."""
         preparing = self._preparing
-        made = [*(each.made for each in self._old), *([] if preparing is None else [preparing])]
+        made = [*(old for old, _ in self._old), *([] if preparing is None else [preparing])]
         parts = {each.id: {part.name for part in each.parts} for each in made}
         return parts | {each.generation.id: {part.slots.name for part in each.parts} for each in self.in_use()}
 
     def _drop_old(self) -> None:
         if self._preparing is not None and self._preparing.id in {each.generation.id for each in self.in_use()}:
             self._preparing = None
-        due = [each for each in self._old if time.monotonic() >= each.drop_at]
+        due = [each for each in self._old if time.monotonic() >= each[1]]
         self._old = [each for each in self._old if each not in due]
-        for each in due:
-            self._drop_unneeded(each.made.id)
+        for made, _ in due:
+            self._drop_unneeded(made.id)
 
     def _drop_unneeded(self, generation: str) -> None:
         """Have all shards let go of a generation, and end those that hold no part any more."""

@@ -129,7 +129,7 @@ def test_redis_holds_a_copy_of_every_vector(root: Path, redis_url: str) -> None:
     fetched = copy.get_many([each.id for each in pool(100)])
     assert copy.count() == 100
     assert (fetched.status == HIT).all()
-    assert (fetched.vectors == generation.embeddings.matrix).all()
+    assert (fetched.rows == generation.embeddings.matrix).all()
     GenerationStore(root).rollback()
     build(HashEncoder(), pool(3), root)
     build(HashEncoder(), pool(3), root)

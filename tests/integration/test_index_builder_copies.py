@@ -16,7 +16,8 @@ from polyrank.index_builder.errors import BuildBusy, StoreUnavailable
 from polyrank.index_builder.redis_client import Seal
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import Copies
-from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings, StoredVectors, drop_generation
+from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings, StoredRows, drop_generation
+from polyrank.model.representations import LateRows
 
 pytestmark = pytest.mark.quick
 
@@ -116,7 +117,8 @@ class Full:
         self.root, self.server, self.candidates = root, server, candidates
         self.live = built(root, server.url, candidates)
         with server.client() as client:
-            cache = StoredVectors(client, Seal(server.url), "pe:t:{model}:", DIM, "float16", lifetime_seconds=3600)
+            seal, of = Seal(server.url), LateRows(DIM, 1)
+            cache = StoredRows(client, seal, "pe:t:{model}:", of, "float16", lifetime_seconds=3600)
             cache.put_many([f"text {n}" for n in range(texts)], np.ones((texts, DIM), np.float16))
 
     def limit(self, more_bytes: int) -> None:

@@ -334,7 +334,7 @@ def test_redis_forgets_the_killed_builds_keys(killed: Path, redis_url: str) -> N
     copy = RedisEmbeddings(redis_url, result.generation, 32, "float16", 5, ENCODER.late_rows)
     assert (stale.count(), copy.count()) == (0, ROWS)
     assert copy._client.keys(f"*{old}*") == []
-    fetched = copy.get_many([row.id for row in pool(ROWS)]).vectors
+    fetched = copy.get_many([row.id for row in pool(ROWS)]).rows
     assert (fetched == GenerationStore(killed).open(result.generation).embeddings.matrix).all()
     stale.close()
     copy.close()

@@ -21,11 +21,12 @@ from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import DIM, build_store, load, pool
 
-from polyrank.index_builder.vectors.redis import Fetched, StoredVectors
+from polyrank.index_builder.vectors.redis import StoredRows
+from polyrank.model.representations import LateRows
 from polyrank.service.app import create_app
 from polyrank.service.caching import redis_server
 from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, Budget, RedisServer, State
-from polyrank.service.caching.vector_cache import RedisTier, VectorCache
+from polyrank.service.caching.vector_cache import RedisTier, RowsCache
 from polyrank.service.observe.metrics import RESULTS
 from polyrank.service.settings import Settings
 
@@ -281,9 +282,9 @@ def test_an_answer_that_comes_too_late_is_nobody_elses(redis_process: RedisProce
     proxy = RedisProxy(redis_process.url)
     told: list[str] = []
     server = RedisServer(proxy.url)
-    stored = StoredVectors(server.client, server.seal, "pe:x:", DIM, "float16")
-    redis: RedisTier[Fetched] = RedisTier(server, "t", lambda _, result, count: told.extend([result] * count), stored)
-    tier = VectorCache("x", DIM, "float16", lambda *_: None, None, redis)
+    stored = StoredRows(server.client, server.seal, "pe:x:", LateRows(DIM, 1), "float16")
+    redis = RedisTier(server, "t", lambda _, result, count: told.extend([result] * count), stored)
+    tier = RowsCache("x", DIM, "float16", lambda *_: None, None, redis)
     vectors = np.arange(40 * DIM).reshape(40, DIM).astype(np.float16)
     stored.put_many([f"n{n}" for n in range(40)], vectors)
     draw = random.Random(1)
@@ -293,7 +294,7 @@ def test_an_answer_that_comes_too_late_is_nobody_elses(redis_process: RedisProce
             proxy.delay = draw.choice([0.0, 0.0, 0.005, 0.02])
             rows = draw.sample(range(40), 3)
             cached = tier.read([f"n{row}" for row in rows], Budget(draw.choice([0.006, 0.01, 0.05])))
-            np.testing.assert_array_equal(cached.vectors[cached.known], vectors[rows][cached.known])
+            np.testing.assert_array_equal(cached.rows, vectors[rows][cached.known])
             found += int(cached.known.sum())
             if not cached.available:
                 time.sleep(0.002)

@@ -15,9 +15,10 @@ import pytest
 from redis_process import RedisProcess
 from waiting import until
 
-from polyrank.index_builder.vectors.redis import MGET_KEYS, Fetched, StoredVectors
+from polyrank.index_builder.vectors.redis import MGET_KEYS, StoredRows
+from polyrank.model.representations import LateRows
 from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, READERS, Budget, RedisServer, State
-from polyrank.service.caching.vector_cache import RedisTier, VectorCache
+from polyrank.service.caching.vector_cache import RedisTier, RowsCache
 
 DIM = 16
 NAMES = [f"n{n}" for n in range(2000)]  # four chunks
@@ -32,9 +33,9 @@ class Fixture:
         self.timed: list[str] = []
         self.states: list[State] = []
         self.server = RedisServer(url, lambda op, _: self.timed.append(op), self.states.append)
-        self.stored = StoredVectors(self.server.client, self.server.seal, "pe:x:", DIM, "float16")
-        redis: RedisTier[Fetched] = RedisTier(self.server, "t", self._count, self.stored)
-        self.tier = VectorCache("x", DIM, "float16", self._count, None, redis)
+        self.stored = StoredRows(self.server.client, self.server.seal, "pe:x:", LateRows(DIM, 1), "float16")
+        redis = RedisTier(self.server, "t", self._count, self.stored)
+        self.tier = RowsCache("x", DIM, "float16", self._count, None, redis)
 
     def _count(self, _tier: str, result: str, number: int) -> None:
         self.told[result] += number
@@ -84,7 +85,7 @@ def test_what_is_written_is_read(filled: Fixture) -> None:
     found = filled.tier.read(NAMES, Budget(5))
     assert found.available
     assert found.known.all()
-    np.testing.assert_array_equal(found.vectors, VECTORS)
+    np.testing.assert_array_equal(found.rows, VECTORS)
     assert +filled.told == {"hit": 2000}
     assert filled.timed == ["put_t", "get_t"]
 
@@ -99,8 +100,7 @@ def test_many_that_come_slowly_are_used_as_far_as_they_came(filled: Fixture, mon
         found = filled.tier.read(NAMES, Budget(A_WHILE))
     assert found.available
     assert found.known.sum() == MGET_KEYS
-    np.testing.assert_array_equal(found.vectors[found.known], VECTORS[found.known])
-    assert not found.vectors[~found.known].any()
+    np.testing.assert_array_equal(found.rows, VECTORS[found.known])
     assert filled.told["hit"] + filled.told["error"] == 2000
     assert filled.states == []
 

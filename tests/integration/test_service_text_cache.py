@@ -14,11 +14,11 @@ from service_fakes import DIM, WordRanker, build_store, count_nothing, load, poo
 from waiting import until
 
 from polyrank.index_builder.vectors import redis as stored
-from polyrank.index_builder.vectors.redis import Fetched, StoredVectors
-from polyrank.model.representations import Representations
+from polyrank.index_builder.vectors.redis import StoredRows
+from polyrank.model.representations import LateRows, Representations
 from polyrank.service.app import create_app
 from polyrank.service.caching.redis_server import Budget, RedisServer
-from polyrank.service.caching.vector_cache import RedisTier, TextCache, VectorCache
+from polyrank.service.caching.vector_cache import RedisTier, RowsCache, TextCache
 from polyrank.service.settings import Settings
 
 TEXTS = [f"w{n} w{n + 1} {'w3 ' * (n * 4)}" for n in range(12)]  # the last ones are cut
@@ -173,10 +173,10 @@ def test_a_lifetime_of_zero_is_no_cache(start: Start, redis_process: RedisProces
 
 def test_closing_writes_what_waits_and_lets_go_of_redis(redis_process: RedisProcess) -> None:
     server = RedisServer(redis_process.url)
-    stored = StoredVectors(server.client, server.seal, "pe:t:", DIM, "float16", lifetime_seconds=60)
-    redis: RedisTier[Fetched] = RedisTier(server, "text", count_nothing, stored)
-    cache = TextCache(VectorCache(FINGERPRINT, DIM, "float16", count_nothing, None, redis))
-    assert not cache.read(["x"], Budget())[0].known.any()
+    stored = StoredRows(server.client, server.seal, "pe:t:", LateRows(DIM, 1), "float16", lifetime_seconds=60)
+    redis = RedisTier(server, "text", count_nothing, stored)
+    cache = TextCache(RowsCache(FINGERPRINT, DIM, "float16", count_nothing, None, redis))
+    assert not cache.read(["x"], Budget())[1].any()
     for n in range(4):
         cache.write([f"x{n}"], Representations(np.ones((1, DIM))))
     server.close()

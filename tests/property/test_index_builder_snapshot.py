@@ -24,7 +24,6 @@ from polyrank.index_builder.vectors.redis import (
     MISS,
     ROWS_VERSION,
     decode_many,
-    decode_rows,
     encode,
     prefix,
 )
@@ -137,7 +136,7 @@ def test_what_is_encoded_is_decoded_to_the_bit(case: tuple[str, int, list[bytes]
     dtype, dim, keys, vectors = case
     head = prefix(DTYPES[dtype], dim)
     values = [encode(key, vector, head) for key, vector in zip(keys, vectors, strict=True)]
-    decoded, status = decode_many(keys, values, DTYPES[dtype], dim)
+    decoded, _, status = decode_many(keys, values, DTYPES[dtype], LateRows(dim, 1))
     assert (decoded.dtype, decoded.shape) == (DTYPES[dtype], (len(keys), dim))
     assert decoded.tobytes() == vectors.tobytes()
     assert (status == HIT).all()
@@ -153,9 +152,9 @@ def test_every_single_flipped_bit_is_detected(dtype: str, dim: int, key: bytes, 
         damaged = bytearray(value)
         damaged[bit // 8] ^= 1 << (bit % 8)
         flipped.append(bytes(damaged))
-    decoded, status = decode_many([key] * len(flipped), flipped, DTYPES[dtype], dim)
+    decoded, _, status = decode_many([key] * len(flipped), flipped, DTYPES[dtype], LateRows(dim, 1))
     assert (status == CORRUPT).all()
-    assert not decoded.any()
+    assert not len(decoded)
 
 
 @given(DIMS, st.integers(-9, 9).filter(bool))
@@ -164,16 +163,16 @@ def test_another_length_dimension_or_dtype_does_not_pass(dim: int, change: int) 
     value = encode(b"k", np.zeros(2 * dim, half), prefix(half, 2 * dim))
     as_single = encode(b"k", np.zeros(dim, full), prefix(full, dim))
     resized = value[:change] if change < 0 else value + bytes(change)
-    _, status = decode_many([b"k"] * 3, [resized, as_single, b""], half, 2 * dim)
-    assert (status == CORRUPT).all()
+    found = decode_many([b"k"] * 3, [resized, as_single, b""], half, LateRows(2 * dim, 1))
+    assert (found.status == CORRUPT).all()
 
 
 def test_good_missing_and_damaged_values_keep_their_places() -> None:
     dtype = DTYPES["float32"]
     good = encode(b"b", np.array([1, 2], dtype), prefix(dtype, 2))
-    vectors, status = decode_many([b"a", b"b", b"c", b"b"], [None, good, good, good], dtype, 2)
+    vectors, counts, status = decode_many([b"a", b"b", b"c", b"b"], [None, good, good, good], dtype, LateRows(2, 1))
     assert status.tolist() == [MISS, HIT, CORRUPT, HIT]
-    assert vectors.tolist() == [[0, 0], [1, 2], [0, 0], [1, 2]]
+    assert (vectors.tolist(), counts.tolist()) == ([[1, 2], [1, 2]], [0, 1, 0, 1])
 
 
 @settings(max_examples=cases(25))
@@ -182,18 +181,18 @@ def test_rows_come_back_and_no_flipped_bit_other_key_or_number_passes(dtype, dim
     stored, late = DTYPES[dtype], LateRows(dim, None)
     rows = np.frombuffer(random.randbytes(count * dim * stored.itemsize), stored).reshape(count, dim)
     value = encode(key, rows, prefix(stored, dim, ROWS_VERSION))
-    [found], status = decode_rows([key], [value], stored, late)
-    assert (found.shape, found.dtype, found.tobytes(), status.tolist()) == (rows.shape, stored, rows.tobytes(), [HIT])
+    found, counts, status = decode_many([key], [value], stored, late, ROWS_VERSION)
+    assert (found.shape, found.dtype, found.tobytes()) == (rows.shape, stored, rows.tobytes())
+    assert (counts.tolist(), status.tolist()) == ([count], [HIT])
     flipped = []
     for bit in range(len(value) * 8):
         damaged = bytearray(value)
         damaged[bit // 8] ^= 1 << (bit % 8)
         flipped.append(bytes(damaged))
-    found, status = decode_rows([key] * len(flipped), flipped, stored, late)
-    assert (found, set(status.tolist())) == ([None] * len(flipped), {CORRUPT})
-    assert decode_rows([key + b"x", key, key], [value, None, b""], stored, late).status.tolist() == [
-        CORRUPT, MISS, CORRUPT,
-    ]  # fmt: skip
-    assert decode_rows([key], [value], stored, LateRows(dim, count + 1)).status.tolist() == [CORRUPT]
-    assert decode_rows([key], [value], stored, LateRows(dim + 1, None)).status.tolist() == [CORRUPT]
-    assert decode_many([key], [value], stored, dim).status.tolist() == [CORRUPT]
+    found, _, status = decode_many([key] * len(flipped), flipped, stored, late, ROWS_VERSION)
+    assert (len(found), set(status.tolist())) == (0, {CORRUPT})
+    others = decode_many([key + b"x", key, key], [value, None, b""], stored, late, ROWS_VERSION)
+    assert others.status.tolist() == [CORRUPT, MISS, CORRUPT]
+    for other in (LateRows(dim, count + 1), LateRows(dim + 1, None)):
+        assert decode_many([key], [value], stored, other, ROWS_VERSION).status.tolist() == [CORRUPT]
+    assert decode_many([key], [value], stored, late).status.tolist() == [CORRUPT]

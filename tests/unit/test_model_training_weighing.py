@@ -87,7 +87,7 @@ def test_what_the_model_was_trained_on_is_left_out(ranker: LateRanker, corpus: C
 
 
 def test_a_large_file_is_not_held_in_memory_to_draw_from_it(ranker: LateRanker, corpus: Corpus, monkeypatch) -> None:
-    monkeypatch.setattr(weighing, "_OF_VECTORS", weighing._OF_VECTORS._replace(lists=20))
+    monkeypatch.setattr(weighing, "_OF_VECTORS", (20, 99))
     alive: weakref.WeakSet[Tracked] = weakref.WeakSet()
     most = 0
 
@@ -106,7 +106,7 @@ def test_a_large_file_is_not_held_in_memory_to_draw_from_it(ranker: LateRanker, 
 
 
 def test_every_file_is_weighed(ranker: LateRanker, corpus: Corpus, monkeypatch) -> None:
-    monkeypatch.setattr(weighing, "_OF_VECTORS", weighing._OF_VECTORS._replace(lists=20))
+    monkeypatch.setattr(weighing, "_OF_VECTORS", (20, 99))
     assert weigh(scored_lists(ranker, [corpus, corpus], False)).lists == 40
 
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.caching.vector_cache import ENTRY_BYTES, Key, Lru, VectorCache
+from polyrank.service.caching.vector_cache import ENTRY_BYTES, Key, Lru, RowsCache
 
 DIM = 4
 
 
-def cache(memory: Lru, space: str = "s", dtype: str = "float16") -> VectorCache:
-    return VectorCache(space, DIM, dtype, lambda *_: None, memory, None)
+def cache(memory: Lru, space: str = "s", dtype: str = "float16") -> RowsCache:
+    return RowsCache(space, DIM, dtype, lambda *_: None, memory, None)
 
 
 def test_spaces_and_dtypes_do_not_meet_and_what_was_read_may_be_written_to() -> None:
@@ -24,10 +24,10 @@ def test_spaces_and_dtypes_do_not_meet_and_what_was_read_may_be_written_to() -> 
     cache(memory).write(["n1"], vector)
     for other in (cache(memory, "another"), cache(memory, dtype="float32")):
         assert not other.read(["n1"], Budget()).known.any()
-    cache(memory).read(["n1"], Budget()).vectors[:] = 7
+    cache(memory).read(["n1"], Budget()).rows[:] = 7
     found = cache(memory).read(["n0", "n1"], Budget())
     assert found.known.tolist() == [False, True]
-    np.testing.assert_array_equal(found.vectors, [[0] * DIM, vector[0]])
+    np.testing.assert_array_equal(found.rows, vector)
 
 
 # --- bytes in memory: the least recently used go, and the bound is on what is really held

@@ -29,8 +29,15 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Export, and say what the other library does not get."""
-    _check(arguments)
+    """Export, and say what the other library does not get; what cannot be is refused before torch is imported."""
+    from polyrank.model.checkpoint.files import require_free
+    from polyrank.model.checkpoint.lookup import is_checkpoint, require_exportable
+
+    if not is_checkpoint(arguments.checkpoint):
+        raise UsageError(f"{arguments.checkpoint} is no checkpoint directory; export what `polyrank train` wrote")
+    with wrong_usage():
+        require_exportable(arguments.checkpoint)
+        require_free(arguments.output)
     from polyrank.model.checkpoint.export import export
 
     config = export(arguments.checkpoint, arguments.output)
@@ -46,19 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     lines += [f"left out: {each}" for each in _left_out(config)]
     print_result(arguments, facts, *lines)
     return 0
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what cannot be exported, before torch is imported."""
-    from polyrank.model.checkpoint.files import require_free
-    from polyrank.model.checkpoint.lookup import is_checkpoint, require_exportable
-
-    name = arguments.checkpoint
-    if not is_checkpoint(name):
-        raise UsageError(f"{name} is no checkpoint directory; export what `polyrank train` wrote")
-    with wrong_usage():
-        require_exportable(name)
-        require_free(arguments.output)
 
 
 def _left_out(config: "ModelConfig") -> list[str]:
@@ -81,11 +75,16 @@ def require_access(repository: str) -> None:
     reach or refuses the token.
     """
     from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
 
     owner, slash, name = repository.partition("/")
     if not (owner and slash and name) or "/" in name:
         raise UsageError(f"--push-to-hub {repository}: give the repository as OWNER/NAME")
-    _require_valid(repository)
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise UsageError(f"--push-to-hub {repository}: {error}") from error
     if get_token() is None:
         raise UsageError("--push-to-hub needs a token of the hub: `hf auth login`, or the variable HF_TOKEN")
     with _explained("train without --push-to-hub, or when it can be reached"):
@@ -114,16 +113,6 @@ def push(checkpoint: Path, repository: str, public: bool) -> str:
         message = "Add a checkpoint of polyrank"
         api.upload_folder(folder_path=checkpoint, repo_id=repository, allow_patterns=sent, commit_message=message)
     return str(address)
-
-
-def _require_valid(repository: str) -> None:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
-
-    try:
-        validate_repo_id(repository)
-    except HFValidationError as error:
-        raise UsageError(f"--push-to-hub {repository}: {error}") from error
 
 
 @contextmanager

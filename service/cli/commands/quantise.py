@@ -57,7 +57,7 @@ def examples_of(data: Sequence[Path], lists: int, seed: int) -> "Split":
     from polyrank.model.quantisation.needs import split
     from polyrank.service.cli.examples import read_identified
 
-    return split([read_identified(file).examples for file in data], lists, seed)
+    return split([read_identified(file)[0] for file in data], lists, seed)
 
 
 def _check(model: Path) -> None:

@@ -26,9 +26,6 @@ from polyrank.service.cli.parsing import Within
 from polyrank.service.observe.logs import harmless
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.generation.generation import Generation
-    from polyrank.index_builder.store.generation_store import GenerationStore
-    from polyrank.service.api.requests import RankIn
     from polyrank.service.client.calls import RankOptions
 
 MOST_EXPLAINED = 10
@@ -212,7 +209,7 @@ def from_store(
     from polyrank.index_builder.store.generation_store import GenerationStore
     from polyrank.model.checkpoint.lookup import require_pair_scorer
     from polyrank.service.api.findings import refusal
-    from polyrank.service.api.requests import RankIn
+    from polyrank.service.api.requests import ExplainIn, RankIn
     from polyrank.service.client.attempts import in_json
 
     try:
@@ -227,23 +224,11 @@ def from_store(
     parts, refused = store.open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
-    return _ranked(store, parts, turns, body, reranker, explain)
-
-
-def _ranked(
-    store: "GenerationStore",
-    parts: "list[Generation]",
-    turns: list[str],
-    body: "RankIn",
-    reranker: str | None,
-    explain: bool,
-) -> dict[str, Any]:
     import asyncio
 
     from polyrank.model.inference import disk_cache
     from polyrank.model.rankers.load import load, load_reranker
     from polyrank.model.text.reading import finish
-    from polyrank.service.api.requests import ExplainIn
     from polyrank.service.http.native import explain as explaining
     from polyrank.service.http.native.rank import answer_of, to_request, with_unread
     from polyrank.service.live.models import LateScorer
@@ -275,7 +260,7 @@ def _ranked(
     runtime = Runtime(RuntimeSettings(), Metrics(), scorer)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
 
-    async def answer() -> dict[str, Any]:
+    async def answered() -> dict[str, Any]:
         found = await Engine(runtime).rank(serving, request, Journey(deadline))
         cut = with_unread(found.truncation, body, request.conversation)
         ranked = answer_of(serving, replace(found, truncation=cut))
@@ -287,6 +272,6 @@ def _ranked(
         return ranked
 
     try:
-        return asyncio.run(answer())
+        return asyncio.run(answered())
     finally:
         runtime.close()

@@ -104,7 +104,13 @@ def _add_keys(commands: Any) -> None:
 def _add_key(arguments: argparse.Namespace) -> int:
     from polyrank.service.auth import keys
 
-    _check_key(arguments)
+    if not keys.NAME.fullmatch(arguments.name):
+        raise UsageError("--name: up to 64 letters, digits, dots, hyphens and underscores")
+    for pool in arguments.pools or ():
+        if not re.fullmatch(POOL_NAME, pool):
+            raise UsageError(f"--pools: {pool[:80]!r} names no pool")
+    if arguments.burst is not None and arguments.rate is None:
+        raise UsageError("--burst goes with --rate")
     secret = keys.new_key()
     key = keys.Key(
         name=arguments.name,
@@ -120,18 +126,6 @@ def _add_key(arguments: argparse.Namespace) -> int:
         held.append(key)
     print_result(arguments, {"name": key.name, "scopes": key.scopes, "key": secret}, secret)
     return 0
-
-
-def _check_key(arguments: argparse.Namespace) -> None:
-    from polyrank.service.auth import keys
-
-    if not keys.NAME.fullmatch(arguments.name):
-        raise UsageError("--name: up to 64 letters, digits, dots, hyphens and underscores")
-    for pool in arguments.pools or ():
-        if not re.fullmatch(POOL_NAME, pool):
-            raise UsageError(f"--pools: {pool[:80]!r} names no pool")
-    if arguments.burst is not None and arguments.rate is None:
-        raise UsageError("--burst goes with --rate")
 
 
 def _list_keys(arguments: argparse.Namespace) -> int:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.networks import Ranker
     from polyrank.model.text.dialogues import Report
-    from polyrank.model.training.run import Then
 
 # Settings of what it has not: adapters, vectors, listed negatives.
 _APART = ("task", "negatives", "extra_replies", "optimizer", "patience", "lora_rank", "gradient_cache")
@@ -94,8 +93,27 @@ def run(arguments: argparse.Namespace) -> int:
     with _interrupts_told(arguments.output), _progress() as progress:
         _need_packages()
         _check(arguments, progress)
-        fit = _only_fitted if _only_fits(arguments) else _trained
-        fit(arguments, progress, partial(_finish, arguments, progress, result, lines))
+        progress(_LIBRARIES, 0, None)
+        from polyrank.model.training.run import train, train_calibration, train_evidence
+
+        data, output, tell = _data(arguments, arguments.train), arguments.output, partial(_say_survey, progress)
+        then = partial(_finish, arguments, progress, result, lines)
+        if _only_fits(arguments):
+            fit = train_calibration if arguments.only_calibration else train_evidence
+            fit(arguments.base, data, output, seen=arguments.seen, on_survey=tell, on_progress=progress, then=then)
+        else:
+            config, shown = _config(arguments), _Shown(progress)
+            train(
+                config,
+                data,
+                output,
+                resume=arguments.resume,
+                evidence=not (arguments.no_evidence or config.recipe),
+                on_survey=tell,
+                watch=shown.watch,
+                on_progress=shown,
+                then=then,
+            )
     if not result:  # the main process reports
         return 0
     did = f"trained {result.get('steps')} steps"
@@ -175,43 +193,9 @@ def _finish(
         lines.append(f"sent to {result['hub']}")
 
 
-def _trained(arguments: argparse.Namespace, progress: Progress, then: "Then") -> None:
-    progress(_LIBRARIES, 0, None)
-    from polyrank.model.training.run import train
-
-    config, shown = _config(arguments), _Shown(progress)
-    train(
-        config,
-        _data(arguments, arguments.train),
-        arguments.output,
-        resume=arguments.resume,
-        evidence=not (arguments.no_evidence or config.recipe),
-        on_survey=partial(_say_survey, progress),
-        watch=shown.watch,
-        on_progress=shown,
-        then=then,
-    )
-
-
 def _only_fits(arguments: argparse.Namespace) -> bool:
     """Whether the network of --base stays as it is."""
     return bool(arguments.only_evidence or arguments.only_calibration)
-
-
-def _only_fitted(arguments: argparse.Namespace, progress: Progress, then: "Then") -> None:
-    progress(_LIBRARIES, 0, None)
-    from polyrank.model.training.run import train_calibration, train_evidence
-
-    fit = train_calibration if arguments.only_calibration else train_evidence
-    fit(
-        arguments.base,
-        _data(arguments, arguments.train),
-        arguments.output,
-        seen=arguments.seen,
-        on_survey=partial(_say_survey, progress),
-        on_progress=progress,
-        then=then,
-    )
 
 
 def _say_evidence(progress: Progress, figures: Mapping[str, Mapping[str, float]], evidence: "LexicalConfig") -> None:

@@ -1,6 +1,7 @@
 """`/rerank` in the dialects of other systems; docs/how-to/other-clients.md says which client needs what."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -85,18 +86,13 @@ def _form(scope: Scope) -> Form | None:
     path = path_of(scope)
     if path not in RERANK_PATHS:
         return OF_PATH.get(path)
-    dialect = scope.get("state", {}).get("dialect") or _announced(scope)
+    dialect: Dialect | None = scope.get("state", {}).get("dialect")
+    if dialect is None:  # the body was not read: the header or the setting may name one
+        with suppress(HeaderInvalid):
+            dialect = dialect_of_header(Headers(scope=scope).get(HEADER))
+        resources = getattr(scope["app"].state, "resources", None)
+        dialect = dialect or (resources and resources.settings.rerank_dialect)
     return OF_PATH[path] if dialect is None else OF_DIALECT[dialect]
-
-
-def _announced(scope: Scope) -> Dialect | None:
-    """Return the dialect that the header or the setting names, before the body is read."""
-    try:
-        named = dialect_of_header(Headers(scope=scope).get(HEADER))
-    except HeaderInvalid:
-        named = None
-    resources = getattr(scope["app"].state, "resources", None)
-    return named or (resources and resources.settings.rerank_dialect)
 
 
 router = APIRouter(tags=["compatible"], dependencies=[RANK])

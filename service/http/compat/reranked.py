@@ -183,7 +183,6 @@ class Reranked:
 
     @property
     def id(self) -> str:
-        """The answer's own id."""
         return f"rr-{self.request_id}"
 
     @property
