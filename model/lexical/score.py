@@ -21,7 +21,7 @@ from polyrank.model.lexical.features import (
     read,
     weighed,
 )
-from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.table import WordQuery, WordTable
 from polyrank.model.lexical.words import Statistics, keys_of, normalised
 from polyrank.model.representations import Additions
 from polyrank.model.text.assembly import Conversation
@@ -157,29 +157,10 @@ def _shared(factors: Factors, table: WordTable) -> dict[str, float]:
     }
 
 
-class _Asked(NamedTuple):
-    """What a context asks of every table with the same statistics."""
-
-    keys: NDArray[np.uint64]  # hashes of its words, (n,), ascending
-    factors: NDArray[np.float64]  # by which their BM25 weights count, (n,)
-    columns: Factors
-    texts: NDArray[np.uint64]  # hashes of normalised texts, (t,)
-    values: NDArray[np.float64]  # what these texts count, (t,)
-
-    def sums(self, table: WordTable) -> NDArray[np.float64]:
-        """Return the sum of all that for each row, (N,)."""
-        sums = table.word_sums(self.keys, self.factors)
-        for name, weight in self.columns.items():
-            sums += weight * table.column(name).astype(np.float64)
-        for at, rows in table.rows_with(self.texts):
-            sums[rows] += self.values[at]
-        return sums
-
-
-def _asked(context: ReadContext, statistics: Statistics, weights: Factors) -> _Asked:
-    factors, texts = (weighed(features, context, weights) for features in (WORD_FEATURES, TEXT_FEATURES))
+def _asked(context: ReadContext, statistics: Statistics, weights: Factors) -> WordQuery:
+    factors, texts = weighed(context, weights)
     keys, first = np.unique(keys_of(factors), return_index=True)
-    return _Asked(
+    return WordQuery(
         keys,
         np.array(list(factors.values()), np.float64)[first] * statistics.rarity(keys),
         {name: weights[name] for name in ROW_FEATURES if name in weights},
