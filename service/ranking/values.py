@@ -254,6 +254,10 @@ class Ranked:
         """Return it with more that it does without."""
         return replace(self, degraded=[*self.degraded, *reasons])
 
+    def of_share(self, searched: float) -> "Ranked":
+        """Return it as a ranking of this share of the pool, whose other parts are missing."""
+        return replace(self.without("shards_missing"), exact=False, searched=searched)
+
     def joined(self, other: "Ranked", places: list[RankedCandidate]) -> "Ranked":
         """Return what two searches have found together, given the candidates of both."""
         new = [reason for reason in other.degraded if reason not in self.degraded]

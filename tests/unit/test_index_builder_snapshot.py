@@ -106,8 +106,9 @@ def assert_words_of_all(snapshot: Snapshot, added: list[str]) -> None:
     texts = [each.text for each in pool(80)]
     expected = LexicalScore(EVIDENCE).values(SAID, WordTable.of(texts + added, Statistics.of(texts)))
     found = snapshot.word_values(SAID)
-    assert np.concatenate(found).tobytes() == expected.tobytes()
-    assert (found.own.shape, found.added.shape) == ((80,), (len(added),))
+    values = found.own.values, found.added.values
+    assert np.concatenate(values).tobytes() == expected.tobytes()
+    assert [len(each) for each in values] == [80, len(added)]
 
 
 def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(with_words: Snapshot, monkeypatch) -> None:

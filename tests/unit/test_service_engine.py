@@ -38,8 +38,8 @@ from polyrank.service.caching.vectors import Caches
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, Overloaded, TimeTooShort, UnknownCandidates
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import costs, retrieval
+from polyrank.service.ranking.engine import merged
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.pool import merged
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
