@@ -1,7 +1,7 @@
 """The lexical part of the score: a weighted sum of features over all rows of a table."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -73,18 +73,14 @@ class LexicalScore:
         A text's value depends on the conversation and the table's statistics alone: it is the same to the bit in every
         table.
         """
-        return next(self.values_of(conversation, table.statistics, [table]))
+        return self.asked(conversation, table.statistics).values_in(table)
 
-    def values_of(
-        self, conversation: Conversation, statistics: Statistics, tables: Iterable[WordTable]
-    ) -> Iterator[NDArray[np.float32]]:
-        """Yield what `values` returns for each of several tables, all of them with these statistics.
+    def asked(self, conversation: Conversation, statistics: Statistics) -> WordQuery:
+        """Return what gives `values` for each of several tables, all of them with these statistics.
 
         The conversation is read once, which takes longer than a small table.
         """
-        asked = _asked(read(conversation), statistics, self._weights)
-        for table in tables:
-            yield asked.sums(table).astype(np.float32)
+        return _asked(read(conversation), statistics, self._weights)
 
     def turns_share(self, conversation: Conversation, tables: Sequence[WordTable]) -> float:
         """Return how much the words of the turns tell in a list of candidates, from above 0 to 1.

@@ -113,6 +113,10 @@ class WordQuery(NamedTuple):
             sums[rows] += self.values[at]
         return sums
 
+    def values_in(self, table: WordTable) -> NDArray[np.float32]:
+        """Return the lexical part of each row's score, (N,), finite; see `LexicalScore.values`."""
+        return self.sums(table).astype(np.float32)
+
 
 def _telling(counts: WordCounts, statistics: Statistics) -> WordCounts:
     """Leave out the words that tell nothing: they are few, and most entries are theirs."""

@@ -7,6 +7,7 @@ the best `k` of the pool are among them. Equal scores are ordered by the place i
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
@@ -20,20 +21,21 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.generation.candidates import KnownTexts, interleaved
+from polyrank.index_builder.index.retrieval import CERTIFICATE_MARGIN
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked, notes
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.errors import DeadlineExceeded, TooManyForExact
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TooManyForExact
 from polyrank.service.live.searchable import nothing_of
 from polyrank.service.observe.labels import Degraded, Plan
 from polyrank.service.ranking import costs, selection, sent_candidates
 from polyrank.service.ranking.parts import PartMissing, Serving, Stock, Wanted
 from polyrank.service.ranking.rescoring import rerank, second_stage
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.values import Hits, PoolQuery, Ranked, RankedCandidate, RankRequest, finite
+from polyrank.service.ranking.values import Hits, PoolQuery, Ranked, RankedCandidate, RankRequest
 from polyrank.service.scheduling.forwards import ContextOnce
 from polyrank.service.scheduling.stages import Journey
 
@@ -112,6 +114,13 @@ class Engine:
         return replace(ranked, decision=decision)
 
 
+def finite(places: list[RankedCandidate]) -> list[RankedCandidate]:
+    """Return candidates all of which have scores that are finite; raises InferenceFailed."""
+    if not all(math.isfinite(place.score) for place in places):
+        raise InferenceFailed("a score is not finite")
+    return places
+
+
 def _of_words(serving: Serving, ranked: Ranked) -> list[str]:
     """Say it where a lexical model had nothing to go by: the order of its best replies is that of their lengths."""
     words = serving.generation.words
@@ -146,9 +155,9 @@ class Pool:
         best, lost = await self._search(request, depth, context)
         reduced, degraded = best.reduced, list[Degraded]()
         if ranker.late_rows is None:
-            exact = best.is_certain(depth)
+            exact = is_certain(best, depth)
         else:
-            exact = best.is_all
+            exact = best.bound == -np.inf and len(best.rows) == best.looked_at  # no other could be in the answer
             if request.exact and not exact:
                 raise TooManyForExact(best.looked_at, costs.most_exact(ranker, request.conversation))
             stock = await self._at_places(best, Wanted(with_vectors=True), self._stage)
@@ -380,6 +389,21 @@ class Pool:
             return {part: answer for part, answer in told if not isinstance(answer, BaseException)}
         finally:
             del answers, errors  # an error holds this frame: in a circle, all would stay for long
+
+
+def is_certain(best: Hits, k: int) -> bool:
+    """Whether the k-th score is above everything that was not scored.
+
+    No other candidate's inner product with any code is above the bound.
+
+    Source: docs/explanation/mathematics.md, "Answers from an index".
+    """
+    if best.bound == -np.inf:
+        return True
+    if len(best.scores) < k:
+        return False
+    last = float(best.scores[-1])
+    return last > best.bound + CERTIFICATE_MARGIN * max(1.0, abs(last))
 
 
 def merged(found: Mapping[int, Hits], k: int) -> Hits:

@@ -26,11 +26,11 @@ from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.live.models import PairScorer
 from polyrank.service.ranking import costs, sent_candidates
-from polyrank.service.ranking.engine import Pool
+from polyrank.service.ranking.engine import Pool, finite
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import read_pairs
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate, finite
+from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate
 from polyrank.service.scheduling.stages import Journey
 
 if TYPE_CHECKING:
