@@ -3,7 +3,6 @@
 Importing this needs no torch: builders do without.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -107,20 +106,11 @@ def row_places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[
     return np.repeat(starts - _starts(counts), counts) + np.arange(counts.sum(), dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Additions:
-    """Makes the score of a row `late_weight * late + values[row]`, where `late` is its score by candidate attention.
+class Additions(NamedTuple):
+    """Makes the score of a row `late_weight * late + values[row]`, where `late` is its score by candidate attention."""
 
-    Raises:
-        ValueError: the late weight is not finite and above 0.
-    """
-
-    late_weight: float
+    late_weight: float  # finite and above 0, as `LexicalConfig` holds it
     values: NDArray[np.float32]  # (N,) float32, finite; a number for each row of the pool
-
-    def __post_init__(self) -> None:
-        if not 0 < self.late_weight < math.inf:
-            raise ValueError(f"late_weight is {self.late_weight}; it must be finite and above 0")
 
     def to(self, late: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the scores of rows whose late scores these are, (N,), computed in float64."""

@@ -48,7 +48,7 @@ from polyrank.service.observe.logs import POOL
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.engine import Engine
-from polyrank.service.ranking.local_part import Here
+from polyrank.service.ranking.here import Here
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.unranked import probe

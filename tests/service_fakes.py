@@ -37,8 +37,9 @@ from polyrank.service.live.models import LoadRanker, PairScorer
 from polyrank.service.live.searchable import Opener
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine
-from polyrank.service.ranking.local_part import LocalPart, serve
+from polyrank.service.ranking.here import serve
 from polyrank.service.ranking.parts import Serving
+from polyrank.service.ranking.retrieval import LocalPart
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.values import PoolQuery, Ranked, RankRequest
 from polyrank.service.scheduling.stages import Journey

@@ -18,7 +18,7 @@ from polyrank.service.live.searchable import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.live.trial import Trials
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.local_part import Here
+from polyrank.service.ranking.here import Here
 from polyrank.service.ranking.parts import PoolSnapshot, Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.settings import Settings

@@ -46,7 +46,7 @@ from polyrank.index_builder.generation.slots import ALL, Slots
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.lexical.table import WordTable, joined
-from polyrank.model.representations import LateRows, Representations, row_places
+from polyrank.model.representations import Additions, LateRows, Representations, row_places
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.reading import Steps
 
@@ -62,10 +62,18 @@ _ROWS_AT_ONCE = 8192
 
 
 class WordValues(NamedTuple):
-    """The lexical scores of rows."""
+    """What the words of every row add to its score."""
 
-    own: NDArray[np.float32]  # for the generation's own rows, (N,)
-    added: NDArray[np.float32]  # for all rows ever added, (>= A,); `added` of the snapshot says which of them count
+    own: Additions  # of the generation's own rows, (N,)
+    added: Additions  # of all rows ever added, (>= A,); `added` of the snapshot says which of them count
+
+    def of(self, rows: Rows) -> NDArray[np.float32]:
+        """The values of rows (n,) of the snapshot, (n,)."""
+        own, added = self.own.values, self.added.values
+        values = np.empty(len(rows), np.float32)
+        is_own = rows < len(own)
+        values[is_own], values[~is_own] = own[rows[is_own]], added[rows[~is_own] - len(own)]
+        return values
 
 
 class _AddedRows:
@@ -303,8 +311,10 @@ class Snapshot:
         words = self.generation.words
         if words is None:
             return None
-        own, *added = words.evidence.values_of(conversation, words.table.statistics, [words.table, *self._tables])
-        return WordValues(own, np.concatenate([np.empty(0, np.float32), *added])[: self._seen])
+        asked = words.evidence.asked(conversation, words.table.statistics)
+        own, *added = [asked.values_in(table) for table in (words.table, *self._tables)]
+        behind = np.concatenate([np.empty(0, np.float32), *added])[: self._seen]
+        return WordValues(*(Additions(words.evidence.late_weight, each) for each in (own, behind)))
 
     def rows(self, ids: Sequence[str]) -> Rows:
         """The rows of the ids, (N,); -1 for an id that is not there."""

@@ -13,7 +13,6 @@ from polyrank.model.text.sequences import Pairs
 TOKEN_BUDGET = 4096  # padded tokens in a batch; on a CPU larger batches gain nothing and fall out of cache
 # The fixed cost of a forward, in tokens: docs/measurements/load.md.
 FORWARD_TOKENS = 64
-PADDING_SHARE = 0.25  # of a batch that others wait for may be padding, where that saves a forward pass
 _LENGTH_STEP = 16
 GPU_TOKEN_BUDGET = 65_536  # only batches of many tokens keep all cores of a GPU busy
 
@@ -163,38 +162,3 @@ def behind(
     ids, mask, _ = pad([own or [pad_id] for own in candidates], pad_id)
     mask &= np.array([len(own) > 0 for own in candidates])[:, None]
     return ids, mask, (np.array(begins)[:, None] + np.arange(ids.shape[1])) * mask
-
-
-def pack(lengths: Sequence[int], budget: int) -> list[int]:
-    """Choose one batch of lengths in tokens: always the first, and others that waste little padding; returns positions.
-
-    The batch grows by the sequence that adds the least padding, within the budget, as long as all padding is worth less
-    than another forward pass. A first sequence longer than the budget goes alone. Where nobody waits for the first of
-    them, `length_batches` cuts all into batches.
-
-    >>> pack([30, 100, 29, 31], budget=512)
-    [0, 2, 3]
-    """
-    order = sorted(range(len(lengths)), key=lambda at: (lengths[at], at))
-    low = order.index(0)
-    high, width, tokens = low + 1, lengths[0], lengths[0]  # the batch is order[low:high]
-    while low > 0 or high < len(order):
-        # A longer one pads all that are in the batch; a shorter one is padded itself.
-        above = (lengths[order[high]] - width) * (high - low) if high < len(order) else math.inf
-        below = width - lengths[order[low - 1]] if low > 0 else math.inf
-        taken = lengths[order[high] if above <= below else order[low - 1]]
-        wide, tokens = max(width, taken), tokens + taken
-        padded = wide * (high - low + 1)
-        if padded > budget or padded - tokens > max(FORWARD_TOKENS, PADDING_SHARE * padded):
-            break
-        width, low, high = (wide, low, high + 1) if above <= below else (wide, low - 1, high)
-    return [0, *(at for at in order[low:high] if at)]
-
-
-def cost(lengths: Sequence[int]) -> int:
-    """Return what a batch of these lengths costs, in tokens: padding and the forward pass itself included.
-
-    >>> cost([30, 28])
-    124
-    """
-    return FORWARD_TOKENS + max(lengths) * len(lengths)

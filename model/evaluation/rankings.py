@@ -9,7 +9,7 @@ Numbers that are not finite are refused: no score is above them, so all ranks wo
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -89,7 +89,7 @@ def scores_of_rows(
     additions: Additions | None,
 ) -> NDArray[np.float32]:
     """Return the scores that place some texts of a pool, (rows,); arguments as `second_stage`."""
-    own = None if additions is None else replace(additions, values=additions.values[rows])
+    own = None if additions is None else additions._replace(values=additions.values[rows])
     return ranker.scores(context, made.take(rows), own)
 
 
@@ -144,7 +144,7 @@ def _late_scores(ranker: Retriever, dialogues: Sequence[Dialogue], report: Repor
         )
         table = None if statistics is None else WordTable.of(dialogue.candidates, statistics)
         additions = ranker.list_additions(dialogue.conversation, table)
-        own = None if additions is None else replace(additions, values=additions.values[first])
+        own = None if additions is None else additions._replace(values=additions.values[first])
         scores.append(ranker.scores(context, made.take(rows), own)[places])
     return scores
 
@@ -238,7 +238,7 @@ def _counted(embeddings: NDArray[np.float32], query: Query, best: TopK, right: N
 
 def _scores(embeddings: NDArray[np.float32], query: Query, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     additions = query.additions
-    own = None if additions is None else replace(additions, values=additions.values[rows])
+    own = None if additions is None else additions._replace(values=additions.values[rows])
     return scores_of(embeddings[rows], query.codes, own)
 
 

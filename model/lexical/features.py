@@ -22,7 +22,7 @@ class ReadContext:
     """What the features know of a conversation."""
 
     persona: frozenset[str]
-    turns: tuple[str, ...]  # the text of each turn that is not blank, newest first
+    turns: dict[str, int]  # the text of each turn that is not blank, newest first, and how many words it has
     newest: dict[str, int]  # for each word of the turns, how many turns ago it was last said; 0 in the newest turn
     own: frozenset[str]  # the words that the replying side has said
 
@@ -38,16 +38,18 @@ def read(conversation: Conversation) -> ReadContext:
     (0, 1, ['boat', 'is', 'my', 'old'], ['i', 'sail'])
     """
     turns = list(_within(reversed(conversation.turns)))
+    lengths: dict[str, int] = {}
     newest: dict[str, int] = {}
     own: set[str] = set()
     for age, turn in enumerate(turns):
         said = words(turn.text)
+        lengths[turn.text] = len(said)
         for word in said:
             newest.setdefault(word, age)
         if _is_own(turn, age, turns[0].role):
             own.update(said)
     persona = (word for fact in _within(map(Turn, conversation.persona)) for word in words(fact.text))
-    return ReadContext(frozenset(persona), tuple(turn.text for turn in turns), newest, frozenset(own))
+    return ReadContext(frozenset(persona), lengths, newest, frozenset(own))
 
 
 def unread(conversation: Conversation) -> tuple[int, int]:
@@ -92,7 +94,7 @@ Factors = Mapping[str, float]
 def persona(context: ReadContext) -> Factors:
     """Take the words of the persona, each once.
 
-    >>> persona(ReadContext(frozenset({"sail"}), (), {}, frozenset()))
+    >>> persona(ReadContext(frozenset({"sail"}), {}, {}, frozenset()))
     {'sail': 1.0}
     """
     return dict.fromkeys(context.persona, 1.0)
@@ -101,7 +103,7 @@ def persona(context: ReadContext) -> Factors:
 def told(context: ReadContext) -> Factors:
     """Take the words of the persona that the replying side has said already: a fact is seldom told twice.
 
-    >>> told(ReadContext(frozenset({"sail", "cook"}), (), {"sail": 1}, frozenset({"sail"})))
+    >>> told(ReadContext(frozenset({"sail", "cook"}), {}, {"sail": 1}, frozenset({"sail"})))
     {'sail': 1.0}
     """
     return dict.fromkeys(context.persona & context.own, 1.0)
@@ -110,7 +112,7 @@ def told(context: ReadContext) -> Factors:
 def last(context: ReadContext) -> Factors:
     """Take the words of the newest turn.
 
-    >>> last(ReadContext(frozenset(), (), {"boat": 0, "lamp": 1}, frozenset()))
+    >>> last(ReadContext(frozenset(), {}, {"boat": 0, "lamp": 1}, frozenset()))
     {'boat': 1.0}
     """
     return {word: 1.0 for word, age in context.newest.items() if age == 0}
@@ -119,7 +121,7 @@ def last(context: ReadContext) -> Factors:
 def before(context: ReadContext) -> Factors:
     """Take the words of the turn before the newest that the newest lacks.
 
-    >>> before(ReadContext(frozenset(), (), {"boat": 0, "lamp": 1}, frozenset()))
+    >>> before(ReadContext(frozenset(), {}, {"boat": 0, "lamp": 1}, frozenset()))
     {'lamp': 1.0}
     """
     return {word: 1.0 for word, age in context.newest.items() if age == 1}
@@ -128,7 +130,7 @@ def before(context: ReadContext) -> Factors:
 def older(context: ReadContext) -> Factors:
     """Take the words of older turns that both later ones lack; a word fades with each turn that has passed since.
 
-    >>> older(ReadContext(frozenset(), (), {"boat": 2, "lamp": 3}, frozenset()))
+    >>> older(ReadContext(frozenset(), {}, {"boat": 2, "lamp": 3}, frozenset()))
     {'boat': 1.0, 'lamp': 0.95}
     """
     return {word: _DECAY ** (age - 2) for word, age in context.newest.items() if age >= 2}
@@ -137,7 +139,7 @@ def older(context: ReadContext) -> Factors:
 def names(context: ReadContext) -> Factors:
     """Take the words of the turns that have a digit and three letters or more: who names a code or a number means it.
 
-    >>> names(ReadContext(frozenset(), (), {"boat": 0, "err-404": 1, "v2": 1}, frozenset()))
+    >>> names(ReadContext(frozenset(), {}, {"boat": 0, "err-404": 1, "v2": 1}, frozenset()))
     {'err-404': 1.0}
     """
     return {word: 1.0 for word in context.newest if len(word) >= _SHORTEST_NAME and _DIGIT.search(word)}
@@ -146,7 +148,7 @@ def names(context: ReadContext) -> Factors:
 def asked(context: ReadContext) -> Factors:
     """Take the names of the newest turn, by their share of its letters: a turn that says little else asks for them.
 
-    >>> asked(ReadContext(frozenset(), (), {"order": 0, "a-123": 0, "err-404": 1}, frozenset()))
+    >>> asked(ReadContext(frozenset(), {}, {"order": 0, "a-123": 0, "err-404": 1}, frozenset()))
     {'a-123': 0.5}
     """
     newest = [word for word, age in context.newest.items() if age == 0]
@@ -157,10 +159,10 @@ def asked(context: ReadContext) -> Factors:
 def said(context: ReadContext) -> Factors:
     """Take the turns of the conversation, by the logarithm of their words: whoever says "yes" twice repeats little.
 
-    >>> said(ReadContext(frozenset(), ("Yes!", ":-)"), {}, frozenset()))
+    >>> said(ReadContext(frozenset(), {"Yes!": 1, ":-)": 0}, {}, frozenset()))
     {'yes': 0.6931471805599453, ':-)': 0.0}
     """
-    return {normalised(text): math.log1p(len(words(text))) for text in context.turns}
+    return {normalised(text): math.log1p(count) for text, count in context.turns.items()}
 
 
 def length(word_count: int) -> float:
@@ -189,16 +191,15 @@ FEATURES = (*WORD_FEATURES, *TEXT_FEATURES, *ROW_FEATURES)
 """The names of all features."""
 
 
-def weighed(
-    features: Mapping[str, Callable[[ReadContext], Factors]], context: ReadContext, weights: Factors
-) -> Factors:
-    """Return what each word, or each text, counts by all of these features that have a weight.
+def weighed(context: ReadContext, weights: Factors) -> tuple[Factors, Factors]:
+    """Return what each word counts by all word features that have a weight, and each text by all text features.
 
-    >>> weighed(WORD_FEATURES, read(Conversation.of(["A boat", "My boat"])), {"last": 2.0, "before": 0.5})
-    {'my': 2.0, 'boat': 2.0, 'a': 0.5}
+    >>> weighed(read(Conversation.of(["A boat", "My boat"])), {"last": 2.0, "before": 0.5})
+    ({'my': 2.0, 'boat': 2.0, 'a': 0.5}, {})
     """
-    sums: dict[str, float] = {}
-    for name in (name for name in features if name in weights):
-        for each, factor in features[name](context).items():
-            sums[each] = sums.get(each, 0.0) + weights[name] * factor
-    return sums
+    of_words, of_texts = dict[str, float](), dict[str, float]()
+    for features, sums in ((WORD_FEATURES, of_words), (TEXT_FEATURES, of_texts)):
+        for name in (name for name in features if name in weights):
+            for each, factor in features[name](context).items():
+                sums[each] = sums.get(each, 0.0) + weights[name] * factor
+    return of_words, of_texts

@@ -1,7 +1,7 @@
 """The lexical part of the score: a weighted sum of features over all rows of a table."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from polyrank.model.lexical.features import (
     read,
     weighed,
 )
-from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.table import WordQuery, WordTable
 from polyrank.model.lexical.words import Statistics, keys_of, normalised
 from polyrank.model.representations import Additions
 from polyrank.model.text.assembly import Conversation
@@ -73,18 +73,14 @@ class LexicalScore:
         A text's value depends on the conversation and the table's statistics alone: it is the same to the bit in every
         table.
         """
-        return next(self.values_of(conversation, table.statistics, [table]))
+        return self.asked(conversation, table.statistics).values_in(table)
 
-    def values_of(
-        self, conversation: Conversation, statistics: Statistics, tables: Iterable[WordTable]
-    ) -> Iterator[NDArray[np.float32]]:
-        """Yield what `values` returns for each of several tables, all of them with these statistics.
+    def asked(self, conversation: Conversation, statistics: Statistics) -> WordQuery:
+        """Return what gives `values` for each of several tables, all of them with these statistics.
 
         The conversation is read once, which takes longer than a small table.
         """
-        asked = _asked(read(conversation), statistics, self._weights)
-        for table in tables:
-            yield asked.sums(table).astype(np.float32)
+        return _asked(read(conversation), statistics, self._weights)
 
     def turns_share(self, conversation: Conversation, tables: Sequence[WordTable]) -> float:
         """Return how much the words of the turns tell in a list of candidates, from above 0 to 1.
@@ -157,29 +153,10 @@ def _shared(factors: Factors, table: WordTable) -> dict[str, float]:
     }
 
 
-class _Asked(NamedTuple):
-    """What a context asks of every table with the same statistics."""
-
-    keys: NDArray[np.uint64]  # hashes of its words, (n,), ascending
-    factors: NDArray[np.float64]  # by which their BM25 weights count, (n,)
-    columns: Factors
-    texts: NDArray[np.uint64]  # hashes of normalised texts, (t,)
-    values: NDArray[np.float64]  # what these texts count, (t,)
-
-    def sums(self, table: WordTable) -> NDArray[np.float64]:
-        """Return the sum of all that for each row, (N,)."""
-        sums = table.word_sums(self.keys, self.factors)
-        for name, weight in self.columns.items():
-            sums += weight * table.column(name).astype(np.float64)
-        for at, rows in table.rows_with(self.texts):
-            sums[rows] += self.values[at]
-        return sums
-
-
-def _asked(context: ReadContext, statistics: Statistics, weights: Factors) -> _Asked:
-    factors, texts = (weighed(features, context, weights) for features in (WORD_FEATURES, TEXT_FEATURES))
+def _asked(context: ReadContext, statistics: Statistics, weights: Factors) -> WordQuery:
+    factors, texts = weighed(context, weights)
     keys, first = np.unique(keys_of(factors), return_index=True)
-    return _Asked(
+    return WordQuery(
         keys,
         np.array(list(factors.values()), np.float64)[first] * statistics.rarity(keys),
         {name: weights[name] for name in ROW_FEATURES if name in weights},

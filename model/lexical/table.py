@@ -7,12 +7,12 @@ A pool that is read in pieces, or updated, has its table put together from table
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from polyrank.model.lexical.features import ROW_FEATURES
+from polyrank.model.lexical.features import ROW_FEATURES, Factors
 from polyrank.model.lexical.words import Statistics, WordCounts, count_words, keys_of, normalised
 
 _K1, _B = 0.9, 0.4  # as in Anserini; on held-out training dialogues other values did as well
@@ -93,6 +93,29 @@ class WordTable:
 
 
 _ARRAYS = tuple(field.name for field in fields(WordTable) if field.name != "statistics")
+
+
+class WordQuery(NamedTuple):
+    """What a context asks of every table with the same statistics."""
+
+    keys: NDArray[np.uint64]  # hashes of its words, (n,), ascending
+    factors: NDArray[np.float64]  # by which their BM25 weights count, (n,)
+    columns: Factors
+    texts: NDArray[np.uint64]  # hashes of normalised texts, (t,)
+    values: NDArray[np.float64]  # what these texts count, (t,)
+
+    def sums(self, table: WordTable) -> NDArray[np.float64]:
+        """Return the sum of all that for each row of a table, (N,)."""
+        sums = table.word_sums(self.keys, self.factors)
+        for name, weight in self.columns.items():
+            sums += weight * table.column(name).astype(np.float64)
+        for at, rows in table.rows_with(self.texts):
+            sums[rows] += self.values[at]
+        return sums
+
+    def values_in(self, table: WordTable) -> NDArray[np.float32]:
+        """Return the lexical part of each row's score, (N,), finite; see `LexicalScore.values`."""
+        return self.sums(table).astype(np.float32)
 
 
 def _telling(counts: WordCounts, statistics: Statistics) -> WordCounts:

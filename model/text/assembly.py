@@ -4,6 +4,9 @@ Rules of assembly version 1. The persona comes first and takes at most half of t
 first. If they do not fit, whole turns are dropped, oldest first. The newest turn is never dropped: if it alone is too
 long it loses tokens from its beginning, because a reply answers the end of what was said. Candidates lose their end.
 Every cut is reported. Of a long text no more is read than these rules need (reading.py).
+
+A context is put together of segments: special tokens, markers, and texts. The ids of a text are the first ones of all
+that it has, or the last ones. So its tokens are found again by tokenising it whole.
 """
 
 from collections.abc import Sequence
@@ -11,9 +14,9 @@ from dataclasses import dataclass, replace
 
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.reading import Reader, Steps, finish, in_parts, pause_after
-from polyrank.model.text.sequences import Pairs, PlacedToken, Segment, first_ids, ids_of, last_ids, placed
-from polyrank.model.text.tokenizer import Tokenizer
+from polyrank.model.text.reading import Reader, Steps, finish, in_parts
+from polyrank.model.text.sequences import Pairs, PlacedToken
+from polyrank.model.text.tokenizer import FEW_LETTERS, Tokenizer
 
 _FIRST_TURNS = 8  # most conversations keep no more turns, and take one call of the tokenizer
 # Tokens that are cut are counted in so many letters of the newest turn, and in so many of the persona.
@@ -78,6 +81,19 @@ def require_several(texts: Sequence[str]) -> None:
         raise InvalidInput("the texts must be a list, not one string; give [text]")
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Some of the ids of a context or a candidate, which follow each other."""
+
+    ids: list[int]
+    text: str = ""  # whose tokens they are; empty: special tokens, or a marker that the model's config names
+    # The number of the turn, or of the sentence of the persona, that the text is.
+    turn: int | None = None
+    persona: int | None = None
+    from_end: bool = False  # they are the last ones of the text; else they are the first ones
+    unshown: int = 0  # so many letters at the beginning of the text are a prompt of the model, and not of the turn
+
+
 class Assembler:
     """Turns conversations and candidates into token ids by the rules of a checkpoint's config; thread-safe."""
 
@@ -111,17 +127,17 @@ class Assembler:
     def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
         """Do what `context` does, in steps."""
         segments, truncation = yield from self._prompted_context(conversation)
-        return ids_of(segments), truncation
+        return _ids_of(segments), truncation
 
     def placed_context_steps(self, conversation: Conversation) -> Steps[tuple[list[PlacedToken], Truncation]]:
         """Do what `context` does, in steps, and tell where each id is from."""
         segments, truncation = yield from self._prompted_context(conversation)
-        return (yield from placed(self.tokenizer, segments)), truncation
+        return (yield from _placed(self.tokenizer, segments)), truncation
 
     def placed_pair_context_steps(self, conversation: Conversation) -> Steps[tuple[list[PlacedToken], Truncation]]:
         """Make the context of `pairs`, in steps, and tell where each id is from."""
         segments, truncation = yield from self._pair_context(conversation)
-        return (yield from placed(self.tokenizer, segments)), truncation
+        return (yield from _placed(self.tokenizer, segments)), truncation
 
     def placed_candidate_steps(self, texts: Sequence[str]) -> Steps[list[list[PlacedToken]]]:
         """Do what `candidates` does, in steps, and tell where each id is from: a span of its own text."""
@@ -130,14 +146,14 @@ class Assembler:
         before, behind = self.tokenizer.prefix, self.tokenizer.suffix
         for text, own in zip(texts, ids, strict=True):
             body = Segment(own[len(before) : len(own) - len(behind)], prompt + text, turn=0, unshown=len(prompt))
-            tokens.append((yield from placed(self.tokenizer, [Segment(before), body, Segment(behind)])))
+            tokens.append((yield from _placed(self.tokenizer, [Segment(before), body, Segment(behind)])))
         return tokens
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
         """Do what `pairs` does, in steps."""
         tokenizer, prefix = self.tokenizer, 0
         segments, truncation = yield from self._pair_context(conversation)
-        context = ids_of(segments)
+        context = _ids_of(segments)
         if self._config.residual:
             candidates, cut = yield from self._wrapped_candidates(texts)
             prefix = len(tokenizer.prefix)
@@ -180,7 +196,7 @@ class Assembler:
         prefix = [*self.tokenizer.prefix, *prompt]
         budget = self._config.max_context_tokens - len(prefix) - len(suffix)
         persona, persona_cut = yield from self._persona(conversation.persona, budget // 2)
-        left = budget - len(ids_of(persona))
+        left = budget - len(_ids_of(persona))
         turns, dropped, turns_cut = yield from self._turns(conversation.turns, left)
         return [Segment(prefix), *persona, *turns, Segment(suffix)], Truncation(dropped, persona_cut + turns_cut)
 
@@ -205,25 +221,27 @@ class Assembler:
             ):
                 segments += [Segment(ids, fact, persona=next(numbers)), separator]
                 count += len(ids) + len(separator.ids)
-            yield from pause_after(part)
+            if sum(map(len, part)) > FEW_LETTERS:
+                yield
             letters += sum(map(len, part))
             if letters > COUNTED_LETTERS and count > budget:
                 break
         if count <= budget:
             return segments, 0
         kept = max(0, budget - len(separator.ids))
-        return first_ids([*first_ids(segments, kept), separator], budget), count - budget
+        return _first_ids([*_first_ids(segments, kept), separator], budget), count - budget
 
     def _turns(self, turns: Sequence[Turn], budget: int) -> Steps[tuple[list[Segment], int, int]]:
         """Make the ids of the newest turns that fit whole; also returns the turns dropped, and the newest one's cut."""
         newest_first = [(at, turn) for at, turn in reversed([*enumerate(turns)]) if turn.text.strip()]
         (at, newest), *older = newest_first[: self._config.assembly.max_turns]
         read = yield from self._reader.end(newest.text, budget + 1, COUNTED_LETTERS)
-        yield from pause_after([newest.text])
+        if len(newest.text) > FEW_LETTERS:
+            yield
         marker = self._marker_of(newest)
         cut = max(0, len(marker) + len(read) - budget)
-        own = last_ids([Segment(marker), Segment(read, newest.text, turn=at, from_end=True)], budget)
-        kept = [own, *(yield from self._older(older, budget - len(ids_of(own))))]
+        own = _last_ids([Segment(marker), Segment(read, newest.text, turn=at, from_end=True)], budget)
+        kept = [own, *(yield from self._older(older, budget - len(_ids_of(own))))]
         joined = kept[-1]
         for segments in reversed(kept[:-1]):
             joined = [*joined, Segment(self._turn_separator), *segments]
@@ -246,9 +264,75 @@ class Assembler:
                 if room < 0:
                     return kept
                 kept.append([Segment(marker), Segment(ids, turn.text, turn=at)])
-            yield from pause_after(texts)
+            if sum(map(len, texts)) > FEW_LETTERS:
+                yield
             start, count = start + count, 2 * count
         return kept
 
     def _marker_of(self, turn: Turn) -> list[int]:
         return self._role_markers.get(turn.role or "", [])
+
+
+def _ids_of(segments: Sequence[Segment]) -> list[int]:
+    return [id_ for segment in segments for id_ in segment.ids]
+
+
+def _first_ids(segments: Sequence[Segment], count: int) -> list[Segment]:
+    """Cut segments behind so many ids.
+
+    >>> [each.ids for each in _first_ids([Segment([1, 2]), Segment([3, 4])], 3)]
+    [[1, 2], [3]]
+    """
+    kept = []
+    for segment in segments:
+        kept.append(replace(segment, ids=segment.ids[: max(0, count)]))
+        count -= len(segment.ids)
+    return kept
+
+
+def _last_ids(segments: Sequence[Segment], count: int) -> list[Segment]:
+    """Cut segments before their last ids, so many of them.
+
+    >>> [each.ids for each in _last_ids([Segment([1, 2]), Segment([3, 4])], 3)]
+    [[2], [3, 4]]
+    """
+    kept = []
+    for segment in reversed(segments):
+        kept.append(replace(segment, ids=segment.ids[max(0, len(segment.ids) - count) :]))
+        count = max(0, count - len(segment.ids))
+    return kept[::-1]
+
+
+def _placed(tokenizer: Tokenizer, segments: Sequence[Segment]) -> Steps[list[PlacedToken]]:
+    """Tell where each id of the segments is from, a text at a time."""
+    found: list[PlacedToken] = []
+    words = 0
+    for segment in segments:
+        if not segment.text:
+            found += (PlacedToken(id_, tokenizer.name_of(id_)) for id_ in segment.ids)
+            continue
+        own = _of_text(tokenizer, segment, words)
+        words = max([words, *(token.word + 1 for token in own if token.word is not None)])
+        found += own
+        if len(segment.text) > FEW_LETTERS:
+            yield
+    return found
+
+
+def _of_text(tokenizer: Tokenizer, segment: Segment, words: int) -> list[PlacedToken]:
+    """Place the tokens of a text, its words counted from `words`."""
+    spans = tokenizer.spans(segment.text)
+    first = len(spans) - len(segment.ids) if segment.from_end else 0
+    kept = spans[max(0, first) : first + len(segment.ids)]
+    turn, persona = segment.turn, segment.persona
+    if [span.id for span in kept] != segment.ids:  # overlapping added tokens: polyrank.model.text.reading
+        return [PlacedToken(id_, tokenizer.name_of(id_), turn, persona) for id_ in segment.ids]
+    tokens, shown = [], segment.unshown
+    for span in kept:
+        if span.end <= shown:
+            tokens.append(PlacedToken(span.id, segment.text[span.start : span.end]))  # of the prompt
+            continue
+        start = max(span.start, shown)
+        own = segment.text[start : span.end]
+        tokens.append(PlacedToken(span.id, own, turn, persona, start - shown, span.end - shown, words + span.word))
+    return tokens

@@ -97,12 +97,6 @@ def in_parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield texts[start:]
 
 
-def pause_after(texts: Sequence[str]) -> Steps[None]:
-    """Pause if the texts, which were tokenised just now, have many letters."""
-    if sum(map(len, texts)) > FEW_LETTERS:
-        yield
-
-
 # Texts of so many letters are read whole. It is enough for most models' candidates, at five letters a token.
 _SHORT_LETTERS = 1024
 _LETTERS_A_TOKEN = 16

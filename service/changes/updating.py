@@ -19,8 +19,8 @@ from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.logs import POOL
 from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.engine import Pool
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.scheduling.stages import Journey
 

@@ -59,7 +59,7 @@ S = TypeVar("S", bound=ServedPool)
 
 
 class Holder(Protocol[S]):
-    """Holds generations ready to be searched: here (ranking/local_part.py), or on shards (scale/shard_holder.py)."""
+    """Holds generations ready to be searched: here (ranking/here.py), or on shards (scale/shard_holder.py)."""
 
     in_use: Callable[[], list[S]]  # what requests may begin with; set by `Live`
 

@@ -8,8 +8,8 @@ OpenTelemetry's own variables (OTEL_*) say where spans go, and how many.
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -44,16 +44,13 @@ class Tracing:
         self._tracer = tracer
         self.close = close
 
-    @contextmanager
-    def request(self, path: str, headers: Mapping[str, str]) -> Iterator[Span]:
+    def request(self, path: str, headers: Mapping[str, str]) -> AbstractContextManager[Span]:
         """Open a request's span, below the caller's where there is a valid `traceparent`; current in the block."""
         tracer = _UNRECORDED if _OF_POOL.sub("", path) in QUIET else self._tracer
         if tracer is _UNRECORDED and "traceparent" not in headers:
-            yield INVALID_SPAN
-            return
+            return nullcontext(INVALID_SPAN)
         span = tracer.start_span("request", _W3C.extract(headers, Context()), SpanKind.SERVER)
-        with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            yield span
+        return trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False)
 
     def complete(self, span: Span, method: str, route: str, status: int, account: Account, began: int) -> str | None:
         """Complete a request's span before it ends; the request began so many nanoseconds after the epoch.

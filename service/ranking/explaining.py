@@ -26,10 +26,11 @@ from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.live.models import PairScorer
 from polyrank.service.ranking import costs, sent_candidates
+from polyrank.service.ranking.engine import Pool, finite
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import read_pairs
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate, finite
+from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate
 from polyrank.service.scheduling.stages import Journey
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
     )
     tokens += costs.explaining_tokens(request)
     async with runtime.admitted(journey, tokens), journey.holding(runtime.explains):
-        gathered = await sent_candidates.gather(runtime, serving, ranking, texts, journey)
+        said = None if texts.texts else ranking.conversation
+        stored = await Pool(runtime, serving, journey).stored(texts.ids, said)
+        gathered = await sent_candidates.gather(runtime, serving, ranking, texts, stored, journey)
         if lost := gathered.sent.stored.lost:
             raise serving.shards_missing(lost)
         ranked = await sent_candidates.place(runtime, serving, ranking, gathered, journey)

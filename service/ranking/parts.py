@@ -1,6 +1,6 @@
 """What a request is answered from: a pool as a list of parts, at least one, and the model that made its vectors.
 
-A part is in this process (local_part.py), or shards hold it (service/scale/remote_part.py). Nothing else tells the two
+A part is in this process (retrieval.py), or shards hold it (service/scale/remote_part.py). Nothing else tells the two
 apart. A request keeps the parts and the revision that it began with, so no answer mixes two generations, or has an
 update in one part and not in another.
 """
@@ -216,6 +216,13 @@ class Serving:
         """Return the share of the candidates that is on other parts than these, given by their numbers."""
         counts = [part.count for part in self.snapshot.of_parts]
         return 1.0 - sum(counts[part] for part in missing) / max(1, sum(counts))
+
+    def searched_without(self, missing: Collection[int], least: float) -> float:
+        """Return the share that `share_without` does; raises ShardsMissing where it is below `least`, or nothing."""
+        share = self.share_without(missing)
+        if missing and (share < least or len(missing) == len(self.parts)):
+            raise self.shards_missing(missing)
+        return share
 
     def shards_missing(self, missing: Collection[int]) -> ShardsMissing:
         """Return the error that names missing parts, given by their numbers."""

@@ -168,8 +168,8 @@ def list_words(
         tables.append(words.table_of(part))
         yield
     share = words.evidence.turns_share(conversation, tables) if turns_share is None else turns_share
-    values = [np.empty(0, np.float32)]
-    for found in words.evidence.sharing(share).values_of(conversation, words.table.statistics, tables):
-        values.append(found)
+    values, asked = [np.empty(0, np.float32)], words.evidence.sharing(share).asked(conversation, words.table.statistics)
+    for table in tables:
+        values.append(asked.values_in(table))
         yield
     return ListWords(np.concatenate(values), share)

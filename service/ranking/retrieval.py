@@ -1,31 +1,42 @@
-"""The best candidates of a part at a revision: found by a scan, or by its index and then scored.
+"""A part of a pool in this process, at a revision: its best candidates are found by a scan, or by its index and then
+scored.
 
-A search goes through this file from top to bottom: `read_words` reads what words add to each row, `affordable` says how
-many candidates there is time for, `SearchBatch` finds the best rows for several requests in one go, `part_found` scores
-rows that have no scores yet, and `learnt` notes how long that took.
+A search goes through this file from top to bottom: `LocalPart.search` shows its stages, `read_words` reads what words
+add to each row, `affordable` says how many candidates there is time for, `SearchBatch` finds the best rows for several
+requests in one go, `part_found` scores rows that have no scores yet, and `learnt` notes how long that took.
 
 What updates have added is always scanned: it is little, and compaction keeps it so.
 """
 
 import math
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.candidates import KnownTexts
+from polyrank.index_builder.generation.slots import Slots
 from polyrank.index_builder.index.retrieval import BestByWords, best_by_words, retrieve, with_words
-from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.model.representations import Additions
+from polyrank.index_builder.store.membership import Counts
+from polyrank.index_builder.store.pages import Page, page
+from polyrank.index_builder.store.snapshot import Snapshot, WordValues
+from polyrank.index_builder.store.unmatched import Looked, looking
+from polyrank.index_builder.store.update_log import Update
 from polyrank.model.search.scan import Query
 from polyrank.model.search.topk import top_k
-from polyrank.model.text.assembly import Conversation
 from polyrank.service.live.searchable import Searchable
 from polyrank.service.observe.labels import Plan
+from polyrank.service.ranking.parts import Stock, Wanted
+from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Hits, PoolQuery
 from polyrank.service.scheduling.admission import Rate
+from polyrank.service.scheduling.forwards import ContextOnce
+from polyrank.service.scheduling.scheduler import Work
 from polyrank.service.scheduling.stages import SHARE_OF_TIME, Journey
 
 Rows = NDArray[np.int64]
@@ -41,27 +52,93 @@ FEWEST = 32
 FIXED = 200
 
 
-class PoolWords(NamedTuple):
-    """What the words of every row add to its score: of the generation's own rows, and of the added ones."""
+@dataclass(frozen=True, slots=True)
+class LocalPart(Searchable):
+    """A part in this process, at a revision."""
 
-    own: Additions
-    added: Additions
+    is_here: ClassVar[bool] = True
 
-    def of(self, rows: Rows) -> NDArray[np.float32]:
-        """Return the values of rows (n,) of the snapshot, (n,)."""
-        own, added = self.own.values, self.added.values
-        values = np.empty(len(rows), np.float32)
-        is_own = rows < len(own)
-        values[is_own], values[~is_own] = own[rows[is_own]], added[rows[~is_own] - len(own)]
-        return values
+    @property
+    def slots(self) -> Slots:
+        """Which candidates it holds."""
+        return self.snapshot.slots
 
+    @property
+    def counts(self) -> Counts:
+        """How many candidates there are."""
+        snapshot = self.snapshot
+        return Counts(snapshot.count, len(snapshot.added), len(snapshot.removed))
 
-def pool_words(part: Searchable, conversation: Conversation) -> PoolWords | None:
-    """Read the lexical score of every row; None where words do not count for the model."""
-    words, values = part.snapshot.generation.words, part.snapshot.word_values(conversation)
-    if words is None or values is None:
-        return None
-    return PoolWords(*(Additions(words.evidence.late_weight, each) for each in values))
+    @property
+    def has_matrix(self) -> bool:
+        """Whether the vectors, and the rows of a second stage, are on the disk."""
+        return self.generation.embeddings.is_whole
+
+    def updated(self, updates: Sequence[Update]) -> "LocalPart":
+        """See `Part.updated`."""
+        return replace(self, snapshot=self.snapshot.updated(updates))
+
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """See `Part.missing`."""
+        rows = self.snapshot.rows(ids).tolist()
+        return [candidate_id for candidate_id, row in zip(ids, rows, strict=True) if row < 0]
+
+    def texts_here(self, texts: Sequence[str]) -> KnownTexts | None:
+        """See `Part.texts_here`."""
+        return self.snapshot.stored_texts(texts)
+
+    async def search(self, runtime: Runtime, query: PoolQuery, context: ContextOnce, journey: Journey) -> Hits:
+        """Read fields, then words while the context is encoded, then search on the search thread."""
+        if query.filter is not None:  # part by part, and not on the search thread
+            await runtime.candidates.run_steps(self.snapshot.reading(query.filter), "retrieve", journey)
+        counts_words, words = self.snapshot.generation.words is not None, None
+        with journey.queued():  # for room, for threads, and while others of the batch are done
+            async with runtime.words if counts_words else nullcontext():
+                if counts_words:
+                    read = partial(runtime.candidates.run, partial(read_words, self, query), stage="retrieve")
+                    encoded, words = await journey.side_by_side(context.encoded, read)
+                else:
+                    encoded = await context.encoded(journey)
+                afforded, before = affordable(self, query, journey, runtime.retrieval), journey.seconds["retrieve"]
+                search = PoolSearch(
+                    part=self,
+                    query=afforded,
+                    codes=encoded.encoding.codes,
+                    journey=journey,
+                    read=words,
+                    with_candidates=query.with_candidates and query.most_exact is None,
+                )
+                batch = SearchBatch(self.snapshot.generation if search.shares else search, runtime.settings.threads)
+                work = Work(batch, [search], [1])
+                try:
+                    [found] = (await runtime.searches.run("search", work, math.inf)).outputs
+                except BaseException:
+                    journey.seconds["retrieve"] += work.had
+                    raise
+                if not self.vectors.are_here:  # fetching vectors from Redis would hold the search thread up
+                    found = await runtime.candidates.run(partial(part_found, search, found), journey)
+        return learnt(found, afforded, query, journey.seconds["retrieve"] - before, runtime.retrieval)
+
+    async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
+        """See `Part.read`."""
+        work = partial(read_in, self, wanted, journey)
+        if wanted.rows is not None:
+            return work()
+        counts_words = wanted.conversation is not None and self.generation.words is not None
+        async with journey.holding(runtime.words) if counts_words else nullcontext():
+            return await runtime.candidates.run(work, journey)
+
+    async def page(
+        self, runtime: Runtime, first: int, limit: int, filter_: Mapping[str, Any] | None, journey: Journey
+    ) -> Page:
+        """See `Part.page`."""
+        async with journey.in_time():
+            return await runtime.candidates.run_steps(page(self.snapshot, first, limit, filter_), "fetch", journey)
+
+    async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> Looked:
+        """See `Part.looked`."""
+        async with journey.in_time():
+            return await runtime.candidates.run_steps(looking(self.snapshot, filter_), "fetch", journey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +163,7 @@ class _Allowed:
 class Read(NamedTuple):
     """What was read for a search before it begins."""
 
-    words: PoolWords | None  # what they say for every row; None: they do not count
+    words: WordValues | None  # what they say for every row; None: they do not count
     allowed: _Allowed
     best: BestByWords | None = None  # the rows for which words say most; None: all that are allowed are scored
 
@@ -96,7 +173,7 @@ def read_words(part: Searchable, query: PoolQuery) -> Read | None:
 
     All of that takes time in proportion to the pool, so it is not for the search thread.
     """
-    words = None if query.conversation is None else pool_words(part, query.conversation)
+    words = None if query.conversation is None else part.snapshot.word_values(query.conversation)
     if words is None:
         return None
     allowed, index, best = _allowed(part.snapshot, query), part.snapshot.generation.index, None
@@ -105,30 +182,17 @@ def read_words(part: Searchable, query: PoolQuery) -> Read | None:
     return Read(words, allowed, best)
 
 
-class RetrievalBudget:
-    """Limits how many candidates are retrieved to what there is time for; learns what searching an index takes."""
-
-    def __init__(self) -> None:
-        self._rate = Rate()
-
-    def affordable(self, part: Searchable, query: PoolQuery, journey: Journey) -> PoolQuery:
-        """Return the query for as many candidates as there is time for."""
-        if query.exact or math.isinf(journey.deadline) or part.scans_all:
-            return query
-        seconds, units = SHARE_OF_TIME * max(0.0, journey.left), FIXED + query.retrieved
-        predicted = self._rate.predict(units)
-        if predicted <= seconds:
-            return query
-        self._rate.doubt()
-        fitting = int(units * seconds / predicted) - FIXED
-        return replace(query, retrieve_k=min(query.retrieve_k, max(query.needed, FEWEST, fitting)))
-
-    def learnt(self, affordable: PoolQuery, found: Hits, asked: PoolQuery, seconds: float) -> Hits:
-        """Learn what a search has taken, and say in what was found whether it was for fewer candidates."""
-        if found.plan not in ("index", "selector"):
-            return found
-        self._rate.learn(FIXED + affordable.retrieved, seconds)
-        return replace(found, reduced=affordable.retrieve_k < asked.retrieve_k)
+def affordable(part: Searchable, query: PoolQuery, journey: Journey, rate: Rate) -> PoolQuery:
+    """Return the query for as many candidates as there is time for; `rate` is that of searching an index."""
+    if query.exact or math.isinf(journey.deadline) or part.scans_all:
+        return query
+    seconds, units = SHARE_OF_TIME * max(0.0, journey.left), FIXED + query.retrieved
+    predicted = rate.predict(units)
+    if predicted <= seconds:
+        return query
+    rate.doubt()
+    fitting = int(units * seconds / predicted) - FIXED
+    return replace(query, retrieve_k=min(query.retrieve_k, max(query.needed, FEWEST, fitting)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,7 +325,7 @@ def _indexed(search: PoolSearch, read: Read, threads: int | None) -> Found | Non
     return Found(found.rows, None, len(found.rows), found.bound, plan)
 
 
-def _with_added(search: PoolSearch, words: PoolWords | None, allowed: _Allowed, found: Found) -> Found:
+def _with_added(search: PoolSearch, words: WordValues | None, allowed: _Allowed, found: Found) -> Found:
     """Scan what updates have added; of what is scored already, keep the best."""
     rows, scores, snapshot = found.rows, found.scores, search.part.snapshot
     if len(allowed.added):
@@ -284,16 +348,15 @@ def part_found(search: PoolSearch, found: Found) -> Hits:
     part, words, journey = search.part, None if search.read is None else search.read.words, search.journey
     rows, scores, cache_available = found.rows, found.scores, True
     if scores is None:
-        with journey.timed("fetch"):
-            stored, cache_available = part.gather(rows, journey.budget, first_only=True)
+        gather = partial(part.gather, rows, journey.budget, first_only=True)
+        stored, cache_available = journey.measure("fetch", gather)
         with journey.timed("score"):
-            additions = None if words is None else replace(words.own, values=words.of(rows))
+            additions = None if words is None else words.own._replace(values=words.of(rows))
             best = top_k(stored.first, search.codes, search.query.depth, longest=part.longest, additions=additions)
             rows, scores = rows[best.rows], best.scores
     candidates = None
     if search.with_candidates:
-        with journey.timed("fetch"):
-            candidates = part.snapshot.candidates(rows)
+        candidates = journey.measure("fetch", partial(part.snapshot.candidates, rows))
     return Hits(
         order=part.snapshot.order(rows),
         rows=rows,
@@ -304,4 +367,36 @@ def part_found(search: PoolSearch, found: Found) -> Hits:
         plan=found.plan,
         candidates=candidates,
         cache_available=cache_available,
+    )
+
+
+def learnt(found: Hits, afforded: PoolQuery, asked: PoolQuery, seconds: float, rate: Rate) -> Hits:
+    """Learn what a search has taken, and say in what was found whether it was for fewer candidates."""
+    if found.plan not in ("index", "selector"):
+        return found
+    rate.learn(FIXED + afforded.retrieved, seconds)
+    return replace(found, reduced=afforded.retrieve_k < asked.retrieve_k)
+
+
+def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
+    """Look candidates of a part up; what is stored of them is read later, within a request's budget for Redis."""
+    values = None
+    if wanted.rows is not None:
+        positions, rows = np.arange(len(wanted.rows)), wanted.rows
+    else:
+        words = None
+        if wanted.conversation is not None:
+            words = journey.measure("retrieve", partial(part.snapshot.word_values, wanted.conversation))
+        of_texts, of_ids = partial(part.snapshot.rows_of_texts, wanted.texts), partial(part.snapshot.rows, wanted.ids)
+        found = journey.measure("fetch", of_texts if wanted.texts else of_ids)
+        positions = np.flatnonzero(found >= 0)
+        rows = found[positions]
+        values = None if words is None else words.of(rows)
+
+    return Stock(
+        positions=positions,
+        words=values,
+        longest=part.longest,
+        candidates=lambda asked: part.snapshot.candidates(rows[asked]),
+        gather=lambda asked, first_only=False: part.gather(rows[asked], journey.budget, first_only=first_only),
     )

@@ -5,7 +5,7 @@
     model-trial  the same of models that are on trial alone, so that a bad one holds up no others
     search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
     search-trial the same of generations that are on trial
-    candidates   a few threads: stored texts, vectors from Redis and their scores (sent_candidates.py, local_part.py)
+    candidates   a few threads: stored texts, vectors from Redis and their scores (sent_candidates.py, retrieval.py)
 
 Rankings, updates, explanations and embeddings share it.
 """
@@ -22,8 +22,7 @@ from polyrank.service.errors import NotConfigured
 from polyrank.service.live.models import PairScorer
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
-from polyrank.service.ranking.retrieval import RetrievalBudget
-from polyrank.service.scheduling.admission import Admission
+from polyrank.service.scheduling.admission import Admission, Rate
 from polyrank.service.scheduling.forwards import Forwards
 from polyrank.service.scheduling.scheduler import TURN_BATCHES, Scheduler
 from polyrank.service.scheduling.stages import Journey, Threads
@@ -67,7 +66,7 @@ class Runtime:
         self.admission = self._admission()
         self._on_trial = self.forwards.set_apart("model-trial")
         self.candidates = Threads("candidates", CANDIDATE_THREADS)
-        self.retrieval = RetrievalBudget()
+        self.retrieval = Rate()  # of searching an index
         self.searches = Scheduler("search", ["search"], MOST_SCANS)
         self._searches_on_trial = Scheduler("search-trial", ["search"], MOST_SCANS)
         # Held by those who hold the lexical scores of every row. They do so for a short while: no text that the caller
@@ -80,7 +79,7 @@ class Runtime:
         """Return the same for what is on trial, which holds up nothing else however slow it is; it needs no closing."""
         own = copy(self)
         own.forwards, own.searches = self._on_trial, self._searches_on_trial
-        own.retrieval, own.words = RetrievalBudget(), asyncio.Semaphore(MOST_WORDS)
+        own.retrieval, own.words = Rate(), asyncio.Semaphore(MOST_WORDS)
         own.admission = own._admission()
         return own
 

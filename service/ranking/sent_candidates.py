@@ -20,7 +20,6 @@ from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import InferenceFailed, UnknownCandidates
 from polyrank.service.live.models import LateScorer
 from polyrank.service.ranking.parts import Serving, Stock
-from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.rescoring import LateScores, ListWords, list_words, second_stage
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
@@ -148,18 +147,18 @@ class GatheredRequest(NamedTuple):
 
 
 async def gather(
-    runtime: Runtime, serving: Serving, request: RankRequest, texts: TextVectors, journey: Journey
+    runtime: Runtime, serving: Serving, request: RankRequest, texts: TextVectors, stored: Stock, journey: Journey
 ) -> GatheredRequest:
     """Encode the context and the new texts, and gather all that is known of the candidates sent.
+
+    stored: what `Pool.stored` has of `texts.ids`. Beside texts, ids are a list with these; alone, their words count as
+    in a search.
 
     Raises UnknownCandidates if only ids were sent, and the generation holds none of them.
     """
     ranker, forwards = serving.ranker, runtime.forwards
     context, truncation = await forwards.tokenize_context(ranker, request.conversation, journey)
     tokens, cut = await forwards.tokenize_candidates(ranker, texts.texts, journey)
-    # Beside texts, ids are a list with these. Alone, their words count as in a search, and are looked up, too.
-    said = request.conversation if texts.ids and not texts.texts else None
-    stored = await Pool(runtime, serving, journey).stored(texts.ids, said)
     encode_texts = partial(_encode_new, runtime, ranker, texts, [tokens[at] for at in texts.new.tolist()])
     read_words = partial(_read_words, runtime, serving, request, texts.texts, stored)
     encoded, (_, words) = await journey.side_by_side(
@@ -252,7 +251,7 @@ async def place(
     order = partial(_placed, request, context.encoding.codes, sent, late.scores, journey)
     ranked = await runtime.candidates.run(order, journey)
     if lost := sent.stored.lost:
-        ranked = Pool(runtime, serving, journey).with_missing(ranked, lost)
+        ranked = ranked.of_share(serving.searched_without(lost, runtime.settings.min_searched))
     if late.degraded:
         ranked = replace(ranked.without(*late.degraded), exact=False)
     return replace(ranked, truncation=gathered.truncation, tokens=gathered.tokens)

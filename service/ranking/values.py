@@ -1,6 +1,5 @@
 """What goes into a ranking, what the parts of a pool find for it, and what comes out of it; free of HTTP."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -8,12 +7,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.index.retrieval import CERTIFICATE_MARGIN
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.explanation import By
 from polyrank.model.representations import Additions
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.service.errors import InferenceFailed
 from polyrank.service.observe.labels import Degraded, Plan
 
 Rows = NDArray[np.int64]
@@ -124,25 +121,6 @@ class Hits:
     cache_available: bool = True  # the cache answered for their vectors
     parts: Rows | None = None  # the numbers of their parts, (n,); None: of a part alone
 
-    @property
-    def is_all(self) -> bool:
-        """Whether no other candidate could be in the answer."""
-        return self.bound == -np.inf and len(self.rows) == self.looked_at
-
-    def is_certain(self, k: int) -> bool:
-        """Whether the k-th score is above everything that was not scored.
-
-        No other candidate's inner product with any code is above the bound.
-
-        Source: docs/explanation/mathematics.md, "Answers from an index".
-        """
-        if self.bound == -np.inf:
-            return True
-        if len(self.scores) < k:
-            return False
-        last = float(self.scores[-1])
-        return last > self.bound + CERTIFICATE_MARGIN * max(1.0, abs(last))
-
     def take(self, positions: Rows) -> "Hits":
         """Return those at some positions, in their order."""
         found = self.candidates
@@ -198,13 +176,6 @@ class RankedCandidate:
         return self.score if self.cross is None else self.cross
 
 
-def finite(places: list[RankedCandidate]) -> list[RankedCandidate]:
-    """Return candidates all of which have scores that are finite; raises InferenceFailed."""
-    if not all(math.isfinite(place.score) for place in places):
-        raise InferenceFailed("a score is not finite")
-    return places
-
-
 def results_of(places: Sequence[RankedCandidate]) -> list[dict[str, Any]]:
     """Return the fields of a `ResultOut` for each; those without a meaning for the candidate are absent, not null."""
     return [
@@ -253,6 +224,10 @@ class Ranked:
     def without(self, *reasons: Degraded) -> "Ranked":
         """Return it with more that it does without."""
         return replace(self, degraded=[*self.degraded, *reasons])
+
+    def of_share(self, searched: float) -> "Ranked":
+        """Return it as a ranking of this share of the pool, whose other parts are missing."""
+        return replace(self.without("shards_missing"), exact=False, searched=searched)
 
     def joined(self, other: "Ranked", places: list[RankedCandidate]) -> "Ranked":
         """Return what two searches have found together, given the candidates of both."""

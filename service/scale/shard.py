@@ -31,11 +31,11 @@ from polyrank.model.text.reading import finish
 from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.searchable import Opener, Searchable, SearchStatus
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.local_part import read_in
 from polyrank.service.ranking.parts import Wanted
-from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget, part_found
+from polyrank.service.ranking.retrieval import PoolSearch, affordable, learnt, part_found, read_in
 from polyrank.service.ranking.values import Hits
 from polyrank.service.scale.calls import LATE, SHORT, AskedQuery, Holding, PartStored, Reply
+from polyrank.service.scheduling.admission import Rate
 from polyrank.service.scheduling.stages import Journey
 
 
@@ -99,7 +99,7 @@ class Body:
         self._root, self._threads = Path(root), threads
         self._held: dict[Holding, _Held] = {}
         self._preparing, self._changing = threading.Lock(), threading.Lock()
-        self._budget = RetrievalBudget()
+        self._rate = Rate()  # of searching an index
         self._methods: dict[str, Callable[..., Any]] = {
             each.__name__: each
             for each in (self.prepare, self.drop, self.held, self.search, self.stored, self.page, self.looked)
@@ -188,13 +188,13 @@ class Body:
         """Find the best for queries, each in the part at its revision; deadlines are on this machine's clock."""
         searches = []
         for part, each, journey in asked:
-            query = self._budget.affordable(part, each.query, journey)
+            query = affordable(part, each.query, journey, self._rate)
             words = retrieval.read_words(part, query)
             searches.append(PoolSearch(part, query, each.codes, journey, words, query.with_candidates))
         found = retrieval.search(searches, self._threads)
         for search, (_, each, journey), rows in zip(searches, asked, found, strict=True):
             made = part_found(search, rows)
-            yield self._budget.learnt(search.query, made, each.query, journey.total())
+            yield learnt(made, search.query, each.query, journey.total(), self._rate)
 
     def stored(self, holding: Holding, revision: int, wanted: Wanted) -> PartStored:
         """Return what is stored of candidates, by their rows, their ids or their texts."""

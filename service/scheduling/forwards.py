@@ -42,17 +42,19 @@ class CountedContext(NamedTuple):
     tokens: int
 
 
+@dataclass(eq=False)
 class ContextOnce:
     """A tokenised context of one request. The model encodes it once, however often it is asked for."""
 
-    def __init__(self, forwards: "Forwards", ranker: LateScorer, tokens: list[int]) -> None:
-        self._forwards, self._ranker, self._tokens = forwards, ranker, tokens
-        self._encoded: CountedContext | None = None
+    forwards: "Forwards"
+    ranker: LateScorer
+    tokens: list[int]
+    _encoded: CountedContext | None = None
 
     async def encoded(self, journey: Journey) -> CountedContext:
         """Return what the model makes of it; for one who asks at a time. Errors as `Forwards.context`."""
         if self._encoded is None:
-            self._encoded = await self._forwards.context(self._ranker, self._tokens, journey)
+            self._encoded = await self.forwards.context(self.ranker, self.tokens, journey)
         return self._encoded
 
 

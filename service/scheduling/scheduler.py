@@ -9,22 +9,25 @@ theirs.
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 from opentelemetry.trace import SpanContext, get_current_span
 
-from polyrank.model.architectures.batching import FORWARD_TOKENS, cost, pack
+from polyrank.model.architectures.batching import FORWARD_TOKENS
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
 from polyrank.service.scheduling.admission import Rate
 
+PADDING_SHARE = 0.25  # of a batch may be padding, where that saves a forward pass
 WINDOW_BATCHES = 2  # a batch is chosen from as many sequences as fill so many
 TURN_BATCHES = 2  # after so many batches' worth of one long work those behind it come first
 MOST_SHORT_BATCHES = 3  # so many may follow each other while a long work waits
@@ -63,6 +66,7 @@ class _Waiter(NamedTuple):
     request: SpanContext
 
 
+@dataclass(eq=False)
 class Work:
     """The sequences of one request, or of several that ask for the same.
 
@@ -70,27 +74,23 @@ class Work:
     outputs as they are made, also those of a batch that ends after everybody has left.
     """
 
-    lane: "_Lane"
+    run: RunBatch
+    sequences: Sequence[Any]
+    lengths: Sequence[int]
+    key: Hashable = None
+    on_batch: OnBatch | None = None
+
+    # What the scheduler knows of it.
+    lane: "_Lane" = field(init=False)
+    pending: dict[int, None] = field(init=False)  # positions of the sequences that have not begun, longest first
+    tokens: int = 0  # of these
+    turn: int = 0  # tokens taken since its turn began
+    outputs: dict[int, Any] = field(default_factory=dict)
+    waiters: list[_Waiter] = field(default_factory=list)  # all who want the outputs; without any it is dropped
     began: float | None = None  # when the first sequence was taken
     runs_since: float | None = None  # when the batch began that is run with some of it; None: none is
-    ran = 0.0  # seconds that such batches have taken before
-    had = 0.0  # those seconds when whoever ran it ended without its outputs
-
-    def __init__(
-        self,
-        run: RunBatch,
-        sequences: Sequence[Any],
-        lengths: Sequence[int],
-        key: Hashable = None,
-        on_batch: OnBatch | None = None,
-    ) -> None:
-        self.run, self.sequences, self.lengths, self.key = run, sequences, lengths, key
-        self.on_batch = on_batch
-        self.outputs: dict[int, Any] = {}
-        # Positions of the sequences that have not begun, longest first; `tokens` are theirs.
-        self.pending = dict.fromkeys(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
-        self.tokens, self.turn = sum(lengths), 0  # `turn`: taken since its turn began
-        self.waiters: list[_Waiter] = []  # all who want the outputs; without any it is dropped
+    ran: float = 0.0  # seconds that such batches have taken before
+    had: float = 0.0  # those seconds when whoever ran it ended without its outputs
 
     @property
     def deadline(self) -> float:
@@ -111,7 +111,10 @@ class _Lane:
         self._short_batches = 0  # since the last batch that began with a long work
 
     def add(self, work: Work) -> None:
-        work.lane, self.tokens = self, self.tokens + work.tokens
+        lengths = work.lengths
+        work.pending = dict.fromkeys(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
+        work.lane, work.tokens = self, sum(lengths)
+        self.tokens += work.tokens
         self.works[work] = work.tokens > self._budget and len(work.sequences) > 1
 
     def drop(self, work: Work) -> None:
@@ -309,7 +312,7 @@ class Scheduler:
         return TimeTooShort(count, fitting) if fitting < count else DeadlineExceeded("the model would take longer")
 
     def _units(self, tokens: int, sequences: int) -> int:
-        """Return what so many tokens cost in full batches, without padding; see `cost`."""
+        """Return what so many tokens cost in full batches, without padding: those of the forward passes included."""
         forwards = 1 + tokens // self._budget if self._budget else sequences
         return tokens + forwards * FORWARD_TOKENS
 
@@ -338,13 +341,13 @@ class Scheduler:
     def _learn(self, batch: Batch, outputs: list[Any], seconds: float) -> None:
         """Take in what a batch has taken, and tell metrics and traces."""
         lane, lengths = batch[0][0].lane, [work.lengths[at] for work, at in batch]
+        padded = max(lengths) * len(lengths)
         self.done_tokens += sum(lengths)
         if not any(isinstance(output, BaseException) for output in outputs):  # failing takes less time
-            lane.rate.learn(cost(lengths), seconds)
+            lane.rate.learn(FORWARD_TOKENS + padded, seconds)
             if sum(lengths) >= FULL_SHARE * self._budget:
-                lane.full_rate.learn(cost(lengths), seconds)
+                lane.full_rate.learn(FORWARD_TOKENS + padded, seconds)
         if self._metrics:
-            padded = max(lengths) * len(lengths)
             self._metrics.batch_size.labels(lane.name).observe(len(lengths))
             self._metrics.batch_tokens.labels(lane.name).observe(padded)
             self._metrics.batch_padding.labels(lane.name).observe(1 - sum(lengths) / max(1, padded))
@@ -380,6 +383,31 @@ class Scheduler:
         if self._metrics:
             self._metrics.queue_wait.labels(work.lane.name).observe(waited)
         return waited
+
+
+def pack(lengths: Sequence[int], budget: int) -> list[int]:
+    """Choose one batch of lengths in tokens: always the first, and others that waste little padding; returns positions.
+
+    The batch grows by the sequence that adds the least padding, within the budget, as long as all padding is worth less
+    than another forward pass. A first sequence longer than the budget goes alone.
+
+    >>> pack([30, 100, 29, 31], budget=512)
+    [0, 2, 3]
+    """
+    order = sorted(range(len(lengths)), key=lambda at: (lengths[at], at))
+    low = order.index(0)
+    high, width, tokens = low + 1, lengths[0], lengths[0]  # the batch is order[low:high]
+    while low > 0 or high < len(order):
+        # A longer one pads all that are in the batch; a shorter one is padded itself.
+        above = (lengths[order[high]] - width) * (high - low) if high < len(order) else math.inf
+        below = width - lengths[order[low - 1]] if low > 0 else math.inf
+        taken = lengths[order[high] if above <= below else order[low - 1]]
+        wide, tokens = max(width, taken), tokens + taken
+        padded = wide * (high - low + 1)
+        if padded > budget or padded - tokens > max(FORWARD_TOKENS, PADDING_SHARE * padded):
+            break
+        width, low, high = (wide, low, high + 1) if above <= below else (wide, low - 1, high)
+    return [0, *(at for at in order[low:high] if at)]
 
 
 def _settle(future: asyncio.Future[Done], answer: Done | BaseException) -> None:

@@ -18,7 +18,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.live.searchable import Opener
-from polyrank.service.ranking.local_part import serve
+from polyrank.service.ranking.here import serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 

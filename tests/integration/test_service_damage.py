@@ -23,7 +23,7 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.live.searchable import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.local_part import Here
+from polyrank.service.ranking.here import Here
 from polyrank.service.ranking.parts import Serving
 
 SEED = 20261121

@@ -44,9 +44,8 @@ from polyrank.service.caching.vectors import Caches
 from polyrank.service.errors import TooManyForExact
 from polyrank.service.live.searchable import Opener
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import costs, rescoring
-from polyrank.service.ranking import pool as pools
-from polyrank.service.ranking.local_part import serve
+from polyrank.service.ranking import costs, engine, rescoring
+from polyrank.service.ranking.here import serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import LateScores
 from polyrank.service.ranking.values import Given, Grouping, Ranked
@@ -298,7 +297,7 @@ def test_scores_of_two_stages_are_never_mixed(ragged: Serving, monkeypatch: pyte
     async def failing_once(*asked: Any) -> LateScores:
         return await plain(*asked) if next(calls) != failing else LateScores(None, ["late_failed"])
 
-    monkeypatch.setattr(pools, "second_stage", failing_once)
+    monkeypatch.setattr(engine, "second_stage", failing_once)
     ranked = rank(ragged, asked(TEXT, top_k=2, grouping=Grouping("lang", 15)))
     assert next(calls) == 3, "there was a second search"
     assert ranked.degraded == [*(["late_failed"] if failing == 1 else []), "groups_incomplete"]

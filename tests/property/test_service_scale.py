@@ -17,8 +17,8 @@ from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
+from polyrank.service.ranking.engine import merged
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.pool import merged
 from polyrank.service.ranking.values import Given, Grouping, Hits, Ranked, RankRequest
 
 KINDS = {

@@ -189,7 +189,7 @@ def test_words_count_as_if_the_pool_were_built_as_it_is_now(tmp_path: Path) -> N
     again = fresh.open(build(encoder, after.candidates(after.all_rows), fresh.root).generation)
     rebuilt = fresh.snapshots([again])[0]
     values = [each.word_values(said) for each in (after, rebuilt)]
-    assert values[0].own.tobytes() == values[1].own.tobytes()
+    assert values[0].own.values.tobytes() == values[1].own.values.tobytes()
     for snapshot in (after, rebuilt):
         texts = [each.text for each in after.candidates(after.all_rows)]
         for name, array in Statistics.of(texts).arrays().items():

@@ -15,7 +15,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.lexical.score import LexicalScore
-from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.table import WordQuery, WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
@@ -106,8 +106,9 @@ def assert_words_of_all(snapshot: Snapshot, added: list[str]) -> None:
     texts = [each.text for each in pool(80)]
     expected = LexicalScore(EVIDENCE).values(SAID, WordTable.of(texts + added, Statistics.of(texts)))
     found = snapshot.word_values(SAID)
-    assert np.concatenate(found).tobytes() == expected.tobytes()
-    assert (found.own.shape, found.added.shape) == ((80,), (len(added),))
+    values = found.own.values, found.added.values
+    assert np.concatenate(values).tobytes() == expected.tobytes()
+    assert [len(each) for each in values] == [80, len(added)]
 
 
 def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(with_words: Snapshot, monkeypatch) -> None:
@@ -120,8 +121,8 @@ def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(with
     at_once = snapshots[-1].updated([update(701, {f"m{n}": text for n, text in enumerate(texts)})])
     assert_words_of_all(at_once, [*texts, *texts])
     read: list[int] = []
-    values_of = LexicalScore.values_of
-    monkeypatch.setattr(LexicalScore, "values_of", lambda *given: read.extend(map(len, given[3])) or values_of(*given))
+    values_in = WordQuery.values_in
+    monkeypatch.setattr(WordQuery, "values_in", lambda asked, table: read.append(len(table)) or values_in(asked, table))
     snapshots[-1].word_values(SAID)
     assert len(read) <= 4, "a table of the pool, and at most three of 700 added rows"
     read.clear()

@@ -155,7 +155,7 @@ def test_words_stay_here_if_the_matrix_does_not(path: Path, built: Path) -> None
     values, whole = (
         Snapshot.of(each).word_values(Conversation.of("text 7")) for each in (opened, Generation.open(built))
     )
-    assert values.own.tobytes() == whole.own.tobytes()
+    assert values.own.values.tobytes() == whole.own.values.tobytes()
 
 
 def test_the_arrays_stay_on_the_disk(path: Path) -> None:

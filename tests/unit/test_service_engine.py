@@ -38,8 +38,8 @@ from polyrank.service.caching.vectors import Caches
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, Overloaded, TimeTooShort, UnknownCandidates
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import costs, retrieval
+from polyrank.service.ranking.engine import is_certain, merged
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.pool import merged
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
@@ -94,10 +94,10 @@ def test_a_flat_index_certifies_only_what_it_can(tmp_path: Path) -> None:
 def test_the_certificate_needs_a_margin() -> None:
     scores = np.array([3.0, 2.0], np.float32)
     best = Hits(np.arange(2), np.arange(2), scores, None, 9, 1.9, "index")
-    assert best.is_certain(2)
-    assert not replace(best, bound=1.99999).is_certain(2), "within rounding"
-    assert not replace(best, bound=2.5).is_certain(2)
-    assert not replace(best, bound=1.0).is_certain(3), "fewer found than asked for"
+    assert is_certain(best, 2)
+    assert not is_certain(replace(best, bound=1.99999), 2), "within rounding"
+    assert not is_certain(replace(best, bound=2.5), 2)
+    assert not is_certain(replace(best, bound=1.0), 3), "fewer found than asked for"
 
 
 def test_the_best_of_several_parts_keep_what_words_say_of_them() -> None:

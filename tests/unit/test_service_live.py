@@ -29,7 +29,7 @@ from polyrank.service.live import models
 from polyrank.service.live.searchable import Opener, SearchStatus
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.local_part import Here
+from polyrank.service.ranking.here import Here
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.settings import Settings
 

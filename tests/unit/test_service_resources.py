@@ -20,7 +20,7 @@ from polyrank.service.live.searchable import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF
-from polyrank.service.ranking.local_part import Here
+from polyrank.service.ranking.here import Here
 from polyrank.service.resources import collect, device_of
 from polyrank.service.settings import Settings
 

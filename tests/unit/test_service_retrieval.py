@@ -36,7 +36,7 @@ from polyrank.service.errors import UnknownCandidates
 from polyrank.service.live import searchable
 from polyrank.service.live.searchable import Opener
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.local_part import serve
+from polyrank.service.ranking.here import serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 from polyrank.service.scheduling.stages import Journey

@@ -16,7 +16,7 @@ from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.slots import slots_of
 from polyrank.model.representations import LateRows
 from polyrank.service.errors import DeadlineExceeded, ShardsMissing, UnknownCandidates
-from polyrank.service.ranking.pool import MOST_SENT_ALONG, Pool
+from polyrank.service.ranking.engine import MOST_SENT_ALONG, Pool
 from polyrank.service.ranking.values import Given
 from polyrank.service.scale.calls import Reply
 from polyrank.service.scheduling.forwards import Forwards

@@ -19,8 +19,7 @@ from service_fakes import running
 
 from polyrank.model.search.scan import Status
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.local_part import LocalPart
-from polyrank.service.ranking.pool import Pool
+from polyrank.service.ranking.engine import Pool
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import PoolQuery
 from polyrank.service.scheduling import stages
@@ -253,7 +252,7 @@ async def sought(runtime: Runtime, journey: Journey) -> None:
         return SimpleNamespace(encoding=SimpleNamespace(codes=np.zeros((1, 2), np.float32)))
 
     context: Any = SimpleNamespace(encoded=encoded)
-    await LocalPart.search(part, runtime, PoolQuery(needed=10, retrieve_k=200), context, journey)
+    await retrieval.LocalPart.search(part, runtime, PoolQuery(needed=10, retrieve_k=200), context, journey)
 
 
 def test_waiting_for_the_other_searches_of_a_batch_counts_as_queueing(monkeypatch: pytest.MonkeyPatch) -> None:

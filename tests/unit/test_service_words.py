@@ -37,14 +37,14 @@ from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.index.retrieval import BestByWords, best_by_words
 from polyrank.index_builder.index.retrieval import search as search_index
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.snapshot import Snapshot, WordValues
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.reading import Steps, finish
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import local_part, retrieval, runtime, sent_candidates
+from polyrank.service.ranking import retrieval, runtime, sent_candidates
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import ListWords, list_words, score_pairs
-from polyrank.service.ranking.retrieval import PoolWords, pool_words
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.values import Given, Ranked
 from polyrank.service.scheduling.forwards import PairScores
@@ -177,14 +177,15 @@ async def test_few_requests_at_a_time_hold_what_words_say_for_every_row(serving:
     held: list[weakref.ref[NDArray[np.float32]]] = []
     most = 0
 
-    def counted(*given: Any) -> PoolWords | None:
+    def counted(*given: Any) -> WordValues | None:
         nonlocal most
-        words = pool_words(*given)
+        words = word_values(*given)
         held.append(weakref.ref(words.own.values))
         most = max(most, sum(each() is not None for each in held))
         return words
 
-    monkeypatch.setattr(retrieval, "pool_words", counted)
+    word_values = Snapshot.word_values
+    monkeypatch.setattr(Snapshot, "word_values", counted)
     with running() as held_up:
         await asyncio.gather(*(ranking(held_up, serving, asked(f"w1 w{n % 40} {n}", exact=True)) for n in range(150)))
     assert len(held) == 150
@@ -192,12 +193,12 @@ async def test_few_requests_at_a_time_hold_what_words_say_for_every_row(serving:
 
 
 def test_ids_beside_texts_need_nothing_of_the_pools_words(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(*given: Any) -> PoolWords | None:
+    def read(*given: Any) -> WordValues | None:
         raise AssertionError("words of the whole pool were read")
 
     same, text = Given("same", None), Given(None, "ord-9 it is")
     before = rank(serving, asked(TEXT, candidates=(same,))).places
-    monkeypatch.setattr(local_part, "pool_words", read)
+    monkeypatch.setattr(Snapshot, "word_values", read)
     assert len(rank(serving, asked(TEXT, candidates=(same, text))).places) == 2
     with pytest.raises(AssertionError, match="whole pool"):
         rank(serving, asked(TEXT, candidates=(same,)))

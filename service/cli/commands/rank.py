@@ -236,7 +236,7 @@ def from_store(
     from polyrank.service.observe.metrics import Metrics
     from polyrank.service.ranking.engine import Engine
     from polyrank.service.ranking.explaining import explain as explain_scores
-    from polyrank.service.ranking.local_part import serve
+    from polyrank.service.ranking.here import serve
     from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
     from polyrank.service.scheduling.stages import Journey
     from polyrank.service.settings import Settings

@@ -30,8 +30,8 @@ from polyrank.service.errors import (
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.access import ADMIN, IN_POOL
 from polyrank.service.http.plumbing.openapi import fails, takes
+from polyrank.service.ranking.engine import Pool
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.pool import Pool
 from polyrank.service.resources import Resources, writing
 from polyrank.service.scheduling.stages import Journey
 
