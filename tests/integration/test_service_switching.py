@@ -1,7 +1,6 @@
 """Switching between generations while requests come: none fails, and no answer is of two."""
 
 import os
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -50,18 +49,6 @@ def test_no_request_fails_and_no_answer_is_of_two_generations(tmp_path: Path, wa
     assert asked.lost == []
     assert set(seen) == {one, other}
     assert live.current is None, "let go of at the end"
-
-
-def test_the_watch_follows_another_process(tmp_path: Path) -> None:
-    one, other = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
-    with serve(words_app(tmp_path)) as server:
-        assert server.rank(context="w1").json()["generation"] == other
-        GenerationStore(tmp_path).rollback()
-        for _ in range(300):
-            if server.client.get("/readyz").json()["generation"] == one:
-                break
-            threading.Event().wait(0.01)
-        assert server.rank(context="w1").json()["generation"] == one
 
 
 def test_a_flipped_byte_at_the_start_gives_way_to_the_one_before(tmp_path: Path) -> None:
