@@ -1,12 +1,12 @@
 """Compactions of what is served: no request fails, nothing that comes meanwhile is lost, and words are counted anew."""
 
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from served import Served, serve
+from server_process import Load
 from service_fakes import build_store, load, pool
 from waiting import until
 
@@ -68,29 +68,19 @@ def ended(server: Served, location: str) -> Any:
 
 def test_it_comes_by_itself_and_fails_no_request(tmp_path: Path) -> None:
     build_store(tmp_path, pool(COUNT))
-    faults: list[str] = []
-    stop = threading.Event()
+
+    def fault(answer: dict[str, Any]) -> str | None:
+        return None if len(answer["results"]) == 5 else str(answer)
+
     with serve(create_app(Settings(store=tmp_path, compact_after=20), load)) as server:
-
-        def rank() -> None:
-            while not stop.is_set():
-                response = server.client.post("/rank", json={"context": "w1 w2", "top_k": 5})
-                if response.status_code != 200 or len(response.json()["results"]) != 5:
-                    faults.append(response.text)
-
-        generations, clients = {active(server)["id"]}, [threading.Thread(target=rank) for _ in range(2)]
-        for client in clients:
-            client.start()
-        put_until = 0
-        while len(generations) < 3:
-            revision = put(server, {"id": f"n{put_until % 50}", "text": f"w{put_until % 40} w7"})
-            put_until += 1
-            assert revision == put_until
-            generations.add(active(server)["id"])
-        stop.set()
-        for client in clients:
-            client.join()
-        assert faults == []
+        generations, put_until = {active(server)["id"]}, 0
+        with Load(server.port, clients=2, check=fault) as asked:
+            while len(generations) < 3:
+                revision = put(server, {"id": f"n{put_until % 50}", "text": f"w{put_until % 40} w7"})
+                put_until += 1
+                assert revision == put_until
+                generations.add(active(server)["id"])
+        assert asked.lost == []
         known = {f"n{n}" for n in range(min(put_until, 50))}
         found = server.client.post("/rank", json={"context": "w7", "candidates": [{"id": each} for each in known]})
         assert found.json()["missing_ids"] == []

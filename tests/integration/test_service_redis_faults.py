@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,30 +140,10 @@ def slow(world: World) -> Iterator[None]:
 
 
 @contextmanager
-def loading(world: World) -> Iterator[None]:
-    world.proxy.says = LOADING
-    yield
-    world.proxy.says = None
-
-
-@contextmanager
-def talking_nonsense(world: World) -> Iterator[None]:
-    world.proxy.says = b"HTTP/1.1 400 Bad Request\r\n\r\n"
-    yield
-    world.proxy.says = None
-
-
-@contextmanager
-def answering_something_else(world: World) -> Iterator[None]:
-    world.proxy.says = b"*1\r\n$5\r\nhello\r\n"
-    yield
-    world.proxy.says = None
-
-
-@contextmanager
-def greeting_in_another_way(world: World) -> Iterator[None]:
-    world.proxy.says = b"*1\r\n:5\r\n"
-    world.proxy.drop()
+def saying(world: World, what: bytes, drops: bool = False) -> Iterator[None]:
+    world.proxy.says = what
+    if drops:
+        world.proxy.drop()
     yield
     world.proxy.says = None
 
@@ -175,34 +156,33 @@ def cut_off_in_the_middle(world: World) -> Iterator[None]:
 
 
 @contextmanager
-def out_of_connections(world: World) -> Iterator[None]:
+def configured(world: World, name: str, value: str | int, usual: str | int) -> Iterator[None]:
     with world.process.client() as client:
-        client.config_set("maxclients", 1)
+        client.config_set(name, value)
         world.proxy.drop()
         yield
-        client.config_set("maxclients", 100)
+        client.config_set(name, usual)
 
 
-@contextmanager
-def asking_for_a_password(world: World) -> Iterator[None]:
-    with world.process.client() as client:
-        client.config_set("requirepass", "secret")
-        world.proxy.drop()
-        yield
-        client.config_set("requirepass", "")
+OUTAGES: dict[str, Callable[[World], Any]] = {
+    "refused": refused,
+    "stopped": stopped,
+    "slow": slow,
+    "loading": partial(saying, what=LOADING),
+    "talking nonsense": partial(saying, what=b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+    "answering something else": partial(saying, what=b"*1\r\n$5\r\nhello\r\n"),
+    "greeting in another way": partial(saying, what=b"*1\r\n:5\r\n", drops=True),
+    "cut off in the middle": cut_off_in_the_middle,
+    "out of connections": partial(configured, name="maxclients", value=1, usual=100),
+    "asking for a password": partial(configured, name="requirepass", value="secret", usual=""),
+}
 
 
-OUTAGES: list[Callable[[World], Any]] = [
-    refused, stopped, slow, loading, talking_nonsense, answering_something_else,
-    greeting_in_another_way, cut_off_in_the_middle, out_of_connections, asking_for_a_password,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("outage", OUTAGES, ids=lambda each: each.__name__)
-def test_an_outage(hurried_world: World, outage: Callable[[World], Any]) -> None:
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_an_outage(hurried_world: World, outage: str) -> None:
     world = hurried_world
     before = world.counted("error")
-    with outage(world):
+    with OUTAGES[outage](world):
         assert {each for _ in range(ROUNDS) for each in world.ask_all()} == {"cache_unavailable"}
         assert world.state() != State.CLOSED, "Redis is left alone"
         assert world.server.client.get("/readyz").status_code == 200

@@ -126,24 +126,6 @@ def test_readers_do_not_wait_for_each_other(filled: Fixture, monkeypatch: pytest
     assert [each.known.tolist() for each in found] == [[True]] * READERS
 
 
-@pytest.mark.usefixtures("usual_patience_with_redis")
-@pytest.mark.parametrize("fault", ["SIGSTOP", "SIGKILL"])
-def test_a_server_that_fails_is_left_alone_and_asked_again(filled: Fixture, redis_process, fault: str) -> None:
-    redis_process.kill() if fault == "SIGKILL" else redis_process.signal(signal.SIGSTOP)
-    assert max(filled.seconds() for _ in range(FAILURES_IN_A_ROW)) < IN_TIME
-    assert filled.states == [State.OPEN]
-    asked = filled.timed.count("get_t")
-    for _ in range(100):
-        filled.seconds()
-    assert filled.timed.count("get_t") == asked
-    assert filled.told["error"] == FAILURES_IN_A_ROW * len(NAMES), "what was not asked for is no error"
-    if fault == "SIGSTOP":
-        redis_process.signal(signal.SIGCONT)
-        until(lambda: filled.tier.read(NAMES[:1], Budget()).available)
-        assert filled.states[-1] is State.CLOSED
-        assert set(filled.states) == set(State)
-
-
 def test_a_read_that_no_thread_begins_counts_as_a_failure(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a breaker that lets one read through, to see, would wait for its outcome for ever."""
 

@@ -1,16 +1,15 @@
 """Switching between generations while requests come: none fails, and no answer is of two."""
 
 import os
-import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-import httpx2
 import pytest
 from fakes import flip
 from in_process import TestClient
-from served import Served, serve
-from server_process import Callers
+from served import serve
+from server_process import Load
 from service_fakes import WordRanker, build_store, pool, words_app
 
 from polyrank.index_builder.store import locks
@@ -20,62 +19,36 @@ SWITCHES = 20
 CLIENTS = 4
 
 
-class Load(Callers):
-    """Clients that rank without a pause and remember what came back."""
-
-    def __init__(self, server: Served, prefixes: dict[str, str]) -> None:
-        self.server, self.prefixes = server, prefixes
-        self.seen: Counter[str] = Counter()
-        self.faults: list[str] = []
-        super().__init__(*[self._ask] * CLIENTS)
-
-    def _ask(self) -> None:
-        with httpx2.Client(base_url=self.server.url, timeout=30) as client:
-            while not self.stop.is_set():
-                response = client.post("/rank", json={"context": "w1 w2", "top_k": 10})
-                if response.status_code != 200:
-                    self.faults.append(response.text)
-                    continue
-                body = response.json()
-                self.seen[body["generation"]] += 1
-                prefix = self.prefixes[body["generation"]]
-                if len(body["results"]) != 10 or not all(each["id"].startswith(prefix) for each in body["results"]):
-                    self.faults.append(str(body))
-
-
 @pytest.mark.parametrize("ways", [pytest.param("calls", marks=pytest.mark.quick), "another process"])
 def test_no_request_fails_and_no_answer_is_of_two_generations(tmp_path: Path, ways: str) -> None:
     one = build_store(tmp_path, pool(300, "a"), index="flat")
     other = build_store(tmp_path, pool(300, "b"), index="exact", ranker=WordRanker(1))
     store = GenerationStore(tmp_path)
-    with serve(words_app(tmp_path)) as server, Load(server, {one: "a", other: "b"}) as asked:
+    prefixes, seen = {one: "a", other: "b"}, Counter[str]()
+
+    def fault(answer: dict[str, Any]) -> str | None:
+        generation, results = answer["generation"], answer["results"]
+        seen[generation] += 1
+        is_right = len(results) == 10 and all(each["id"].startswith(prefixes[generation]) for each in results)
+        return None if is_right else str(answer)
+
+    body = {"context": "w1 w2", "top_k": 10}
+    with serve(words_app(tmp_path)) as server, Load(server.port, CLIENTS, body, check=fault) as asked:
         live = server.app.state.resources.live
         for n in range(SWITCHES):
             target = (one, other)[n % 2]
-            before = asked.seen[target]
+            before = seen[target]
             if ways == "calls":
                 response = server.client.post("/index/activate", json={"generation": target})
                 assert response.json()["active"]["id"] == target
             else:
                 store.activate(target)
                 live.follow_current()  # as the watch does each second
-            while asked.seen[target] <= before + CLIENTS and not asked.faults:
+            while seen[target] <= before + CLIENTS and not asked.lost:
                 assert asked.threads[0].is_alive()
-    assert asked.faults == []
-    assert set(asked.seen) == {one, other}
+    assert asked.lost == []
+    assert set(seen) == {one, other}
     assert live.current is None, "let go of at the end"
-
-
-def test_the_watch_follows_another_process(tmp_path: Path) -> None:
-    one, other = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
-    with serve(words_app(tmp_path)) as server:
-        assert server.rank(context="w1").json()["generation"] == other
-        GenerationStore(tmp_path).rollback()
-        for _ in range(300):
-            if server.client.get("/readyz").json()["generation"] == one:
-                break
-            threading.Event().wait(0.01)
-        assert server.rank(context="w1").json()["generation"] == one
 
 
 def test_a_flipped_byte_at_the_start_gives_way_to_the_one_before(tmp_path: Path) -> None:

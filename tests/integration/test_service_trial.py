@@ -178,18 +178,6 @@ def test_a_trial_that_finds_too_little_memory_at_the_start_is_tried_again(stage:
             assert client.get("/index").json()["refused"] == []
 
 
-def test_no_collection_removes_it(stage: Stage) -> None:
-    store = GenerationStore(stage.root)
-    for prefix in "efg":
-        build_store(stage.root, pool(5, prefix), ranker=WordRanker(0))
-    stage.ask("/index/trial", generation=stage.other)
-    removed = store.gc(1)
-    assert stage.other in store.ids()
-    assert removed
-    stage.ask("/index/trial/end")
-    assert store.gc(1) == [stage.other]
-
-
 @pytest.fixture
 def of_real_models(tmp_path: Path) -> tuple[Path, str, str]:
     """A store, its live generation and another one, of the checkpoints `one` and `two` beside it."""

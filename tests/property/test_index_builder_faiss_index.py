@@ -37,6 +37,7 @@ def test_only_what_is_allowed_is_found(factory: str, exclude: set[int], only: se
     allowed = (set(range(COUNT)) if only is None else only) - exclude
     mask = None if only is None else np.isin(np.arange(COUNT), list(only))
     rows, products = built(factory).search(CODES, depth, np.array(sorted(exclude), np.int64), mask)
+    assert mask is None or mask.sum() == len(only), "the caller's mask stays as it was"
     assert rows.shape == products.shape == (3, depth)
     for line, found, values in zip(PRODUCTS, rows, products, strict=True):
         kept = found[found >= 0]

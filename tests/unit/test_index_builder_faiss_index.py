@@ -40,18 +40,6 @@ def test_the_largest_inner_products_are_found_best_first(spec: IndexSpec) -> Non
 
 
 @BOTH
-def test_excluded_rows_give_way_to_the_next_best(spec: IndexSpec) -> None:
-    index = CandidateIndex.build(spec, matrix())
-    exclude = np.unique(best_by_hand(CODES, matrix(), 5))
-    rows, _ = index.search(CODES, 10, exclude=exclude)
-    assert not np.isin(rows, exclude).any()
-    assert (rows >= 0).all()
-    left = np.setdiff1d(np.arange(2000), exclude)
-    assert (rows[:, 0] == left[best_by_hand(CODES, matrix()[left], 1)[:, 0]]).all()
-    assert (index.search(CODES, 10, exclude=np.empty(0, np.int64))[0] == index.search(CODES, 10)[0]).all()
-
-
-@BOTH
 def test_a_saved_index_answers_as_before(spec: IndexSpec, tmp_path: Path) -> None:
     built = CandidateIndex.build(spec, matrix())
     built.save(tmp_path / "index")
@@ -90,21 +78,6 @@ def test_a_full_disk_is_noticed_however_small_the_index() -> None:
     with pytest.raises(OSError, match="No space left") as caught:
         CandidateIndex.build(FLAT, matrix(3)).save(Path("/dev/full"))
     assert caught.value.errno == errno.ENOSPC
-
-
-def test_a_row_must_be_both_allowed_and_not_excluded() -> None:
-    only = np.zeros(2000, bool)
-    only[[3, 4, 5, 1999]] = True
-    rows, products = CandidateIndex.build(FLAT, matrix()).search(CODES, 6, np.array([4, 7]), only)
-    assert (np.sort(rows, axis=1) == [-1, -1, -1, 3, 5, 1999]).all()
-    assert (np.isneginf(products) | (products < -1e30)).sum() == 18
-    assert only.sum() == 4  # the caller's mask stays as it was
-
-
-def test_probing_every_list_finds_what_a_flat_index_finds() -> None:
-    everywhere = IndexSpec("custom", "IVF32,Flat", {"nprobe": 32})
-    found, _ = CandidateIndex.build(everywhere, matrix()).search(CODES, 50)
-    assert (found == CandidateIndex.build(FLAT, matrix()).search(CODES, 50)[0]).all()
 
 
 def test_search_parameters_reach_an_index_inside_a_transform_and_a_refinement() -> None:

@@ -26,51 +26,6 @@ from polyrank.model.errors import InvalidInput, Shortage
 from polyrank.model.inputs import read_input
 
 
-def test_activating_moves_the_pointer_and_remembers_the_way_back(store: GenerationStore) -> None:
-    a, b, c, _ = store.ids()
-    assert store.current() is None
-    for each in (a, b, b, c):
-        store.activate(each)
-        assert store.current() == each
-        assert (store.root / "CURRENT").read_text() == f"{each}\n"
-    assert store.history() == [a, b]
-
-
-def test_activating_the_active_one_again_is_seen_and_changes_no_history(store: GenerationStore) -> None:
-    a, b, _, _ = store.ids()
-    assert store.stamp() is None
-    for each in (a, b):
-        store.activate(each)
-    before = store.stamp()
-    assert before == store.stamp() is not None
-    store.activate(b)
-    assert store.stamp() != before
-    assert (store.current(), store.history()) == (b, [a])
-
-
-def test_rolling_back_goes_back_step_by_step(store: GenerationStore) -> None:
-    a, b, c, d = store.ids()
-    for each in (a, b, c):
-        store.activate(each)
-    assert store.rollback() == b
-    assert store.rollback() == a
-    with pytest.raises(GenerationNotFound, match="no earlier generation to roll back to"):
-        store.rollback()
-    assert store.current() == a
-    store.activate(d)
-    assert store.rollback() == a
-
-
-def test_a_rollback_skips_what_is_gone(store: GenerationStore) -> None:
-    a, b, c, d = store.ids()
-    for each in (a, b, c, d):
-        store.activate(each)
-    shutil.rmtree(store.path(c))
-    assert store.history() == [a, b]
-    assert store.rollback() == b
-    assert store.history() == [a]
-
-
 def test_nobody_goes_back_over_a_switch_that_came_meanwhile(store: GenerationStore) -> None:
     a, b, c, d = store.ids()
     for each in (a, b, c):
@@ -107,13 +62,6 @@ def test_a_crash_between_any_two_writes_of_the_pointer_loses_no_way_back(store: 
             assert state in {(d, a, b, c), (c, a, b), (b, a), (a,)}
             seen.add(state)
     assert seen == {(d, a, b, c), (c, a, b), (b, a), (a,)}
-
-
-def test_the_way_back_passes_through_a_generation_that_was_active_twice(store: GenerationStore) -> None:
-    a, b, _, _ = store.ids()
-    for each in (a, b, a):
-        store.activate(each)
-    assert [store.rollback(), store.rollback()] == [b, a]
 
 
 def test_a_damaged_history_loses_only_its_bad_lines(store: GenerationStore) -> None:
@@ -308,21 +256,6 @@ def test_no_rollback_leads_twice_to_a_generation_because_another_was_collected(s
     with pytest.raises(GenerationNotFound):
         store.rollback()
     assert b in store.ids()
-
-
-def test_a_trial_is_named_beside_the_active_one_and_another_takes_its_place(store: GenerationStore) -> None:
-    a, b, c, _ = store.ids()
-    store.activate(a)
-    assert store.trial() is None
-    for each in (b, c):
-        store.begin_trial(each)
-        assert (store.trial(), store.current(), store.history()) == (Trial(each), a, [])
-    with pytest.raises(GenerationNotFound):
-        store.begin_trial("20200101T000000000000-00000000")
-    assert store.trial() == Trial(c)
-    store.end_trial()
-    store.end_trial()
-    assert store.trial() is None
 
 
 def test_the_active_one_cannot_be_on_trial_however_late_it_became_that(store: GenerationStore) -> None:

@@ -386,18 +386,6 @@ def test_cutting_anew_takes_the_updates_along_and_no_others(store: Store, parts:
     assert list(store.held(first).items()) == before
 
 
-def test_updates_are_of_all_parts_in_their_order(store: Store) -> None:
-    made = store.build().manifest
-    gone = POOL[3].id
-    assert store.update("a", "b", "c", "d") == 1
-    assert store.update("b", POOL[5].id, deletes=["d", gone, "none"]) == 2
-    kept = {each: text for each, text in BUILT.items() if each not in (gone, POOL[5].id)}
-    assert list(store.held(made).items()) == [
-        *kept.items(), ("a", "a 1"), ("c", "c 1"), ("b", "b 2"), (POOL[5].id, f"{POOL[5].id} 2"),
-    ]  # fmt: skip
-    assert store.store.updated(made.id) == (62, 2)
-
-
 def test_a_compaction_keeps_the_pool_and_builds_what_was_changed(store: Store) -> None:
     earlier, first = store.build(candidates=pool(60, "x")).manifest, store.build().manifest
     own = first.parts[0].slots.of([f"new {n}" for n in range(40)])

@@ -39,12 +39,6 @@ def metadata(tmp_path: Path, cells: list[str]) -> list[Any]:
     return [row.metadata.get("x") for row in read_pool([tmp_path / "column.csv"]) if isinstance(row, Candidate)]
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
-def test_every_separator_and_encoding_that_a_file_shows_is_read(tmp_path: Path, separator: str, encoding: str) -> None:
-    assert list(read_pool([columns(tmp_path, ROWS, separator, encoding)])) == ROWS
-
-
 @pytest.mark.parametrize("bom", [b"\xff\xfe", b"\xfe\xff"])
 def test_utf_16_of_either_order(tmp_path: Path, bom: bytes) -> None:
     text = "ID\tText\r\na\tgrüß dich\r\n".encode("utf-16-le" if bom == b"\xff\xfe" else "utf-16-be")

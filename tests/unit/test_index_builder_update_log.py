@@ -82,14 +82,6 @@ def test_a_log_that_does_not_exist_is_empty_and_reading_makes_none(path: Path, o
     assert not path.parent.exists()
 
 
-def test_what_was_appended_is_read_back_by_anybody(path: Path, three: list[int], open_log) -> None:
-    log = open_log()
-    assert read(log) == [told(each) for each in THREE]
-    assert (log.revision, read(log)) == (5, []), "each is given once"
-    assert log.subject == UpdateLog.found(path).subject == SUBJECT
-    assert read(UpdateLog.found(path)) == [told(each) for each in THREE]
-
-
 def test_an_id_that_no_path_holds_is_neither_written_nor_read(path: Path, open_log, monkeypatch) -> None:
     bad = replace(update(1, 1), upserts=[Candidate("two\nlines", "x")])
     with pytest.raises(ValueError, match=r"U\+000A"):
@@ -403,25 +395,6 @@ def test_what_cannot_be_undone_on_the_disk_does_not_hide_why(
     with pytest.raises(OSError, match="full"):
         open_log().append(update(9))
     assert len(calls) == 2
-
-
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows by one for each fdatasync from now on."""
-    fdatasync, calls = os.fdatasync, []
-
-    def counted(descriptor: int) -> None:
-        calls.append(descriptor)
-        fdatasync(descriptor)
-
-    monkeypatch.setattr(os, "fdatasync", counted)
-    return calls
-
-
-def test_many_updates_are_put_on_the_disk_at_once(path: Path, three: list[int], open_log, monkeypatch) -> None:
-    calls = synced(monkeypatch)
-    open_log().append(*(update(revision, 1) for revision in range(6, 26)))
-    assert len(calls) == 1
-    assert [revision for revision, *_ in read(open_log())] == [1, 2, 5, *range(6, 26)]
 
 
 def test_many_updates_of_which_a_piece_was_written_leave_none(path: Path, three, open_log, monkeypatch) -> None:

@@ -104,66 +104,11 @@ def damage(path: Path, at: int = -1) -> None:
     path.write_bytes(content)
 
 
-def test_a_rebuild_is_given_what_came_after_its_pool_was_read(store: Store) -> None:
-    store.build()
-    assert [store.update("early"), store.update("c1")] == [1, 2]
-    second = store.build(activate=False)
-    assert store.manifest(second).revision == 2
-    store.update("late", "c2")
-    store.update(deletes=["c3", "late", "nobody"])
-    store.update("late")
-    assert [update.revision for _, update in MissedUpdates(store.updates, store.manifest(second), None).missed()] == [
-        3, 4, 5,
-    ]  # fmt: skip
-    assert store.revision(second) == 2, "nothing is given to one that is not active"
-    store.store.activate(second)
-    assert store.texts(second) == {"c2": "c2 3", "late": "late 5"}
-    opened = store.store.open(second)
-    assert store.store.snapshots([opened])[0].rows(["c3", "early", "c1"]).tolist() == [-1, -1, 1]
-    assert (store.revision(second), store.update("next")) == (5, 6)
-
-
 def test_what_the_pool_may_reflect_can_be_said(store: Store) -> None:
     store.build()
     store.update("a")
     store.update("b")
     assert store.texts(store.build(revision=1)) == {"b": "b 2"}
-
-
-def test_no_revision_is_given_twice_over_any_way_back_and_forth(store: Store) -> None:
-    given: list[int] = []
-    first = store.build()
-    given += [store.update("a"), store.update("b")]
-    second = store.build()
-    given += [store.update("c")]
-    store.store.rollback()
-    given += [store.update("d"), store.update("e")]
-    third = store.build()
-    given += [store.update("f")]
-    for generation in (second, first, third, second):
-        store.store.activate(generation)
-        given += [store.update("g")]
-    store.build()
-    given += [store.update("h")]
-    store.store.gc(keep=1)
-    given += [store.update("i")]
-    store.build()
-    store.store.gc(keep=1)
-    given += [store.update("j")]
-    assert given == list(range(1, len(given) + 1))
-
-
-def test_a_new_one_is_given_the_updates_of_all_branches(store: Store) -> None:
-    store.build()
-    waiting = store.build(activate=False)
-    store.update("a")
-    store.build()
-    store.update("b", "c")
-    store.store.rollback()
-    store.update("c")
-    store.store.activate(waiting)
-    assert store.texts(waiting) == {"a": "a 1", "b": "b 2", "c": "c 3"}
-    assert store.revision(waiting) == 3
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -484,18 +429,6 @@ def test_a_successor_leaves_no_way_back_to_the_one_whose_place_it_took(store: St
     assert (store.store.current(), store.store.history()) == (third, [])
 
 
-def test_one_that_was_never_active_is_not_given_a_branch_that_its_pool_knew(store: Store) -> None:
-    store.build()
-    store.update("a")
-    second = store.build()
-    store.update("b")
-    store.store.rollback()
-    third = store.build()
-    assert (store.texts(third), store.manifest(third).revision) == ({}, 2)
-    store.store.activate(second)
-    assert store.texts(second) == {"b": "b 2"}
-
-
 def test_collecting_keeps_the_logs_that_a_waiting_generation_needs(store: Store) -> None:
     first = store.build()
     second = store.build()
@@ -524,23 +457,6 @@ def test_collecting_keeps_the_logs_that_a_waiting_generation_needs(store: Store)
     store.store.gc(keep=1)
     assert store.logs() == [newer]
     assert (store.texts(newer), store.update("f")) == ({"e": "e 5"}, 6)
-
-
-def test_a_removed_generation_s_updates_still_reach_the_one_that_waits(store: Store) -> None:
-    first = store.build()
-    waiting = store.build(activate=False)
-    store.update("a")
-    for _ in range(3):
-        third = store.build()
-    store.store.activate(waiting)
-    assert store.texts(waiting) == {"a": "a 1"}
-    store.store.activate(third)
-    newest = store.build(activate=False)
-    store.update("b")
-    store.store.gc(keep=1)
-    assert first not in store.store.ids()
-    store.store.activate(newest)
-    assert store.texts(newest) == {"b": "b 2"}
 
 
 def test_logs_are_kept_while_somebody_builds(store: Store) -> None:
@@ -624,31 +540,6 @@ def missed_by(store: Store, generation: str) -> MissedUpdates:
     return store.store.missed(manifest, partial(encode_texts, store.encoders[manifest.model.fingerprint]))
 
 
-@pytest.mark.parametrize("encoder", [HashEncoder(), OTHER])
-def test_a_trial_is_given_updates_as_they_come_and_is_given_none_twice(store: Store, encoder: HashEncoder) -> None:
-    first = store.build()
-    store.update("early")
-    second = store.build(encoder, activate=False, revision=0)
-    store.store.begin_trial(second)
-    missed = missed_by(store, second)
-    store.update("a", "b", deletes=["c1"])
-    receive(store, second, missed)
-    expected = {"early": "early 1", "a": "a 2", "b": "b 2"}
-    assert store.texts(second) == store.texts(first) == expected
-    receive(store, second, missed)
-    receive(store, second)  # another server
-    assert store.revision(second) == 2
-    store.update("a")
-    receive(store, second, missed)
-    store.update("late")
-    store.store.activate(second, partial(encode_texts, encoder))
-    assert store.texts(second) == {**expected, "a": "a 3", "late": "late 4"}
-    assert store.store.trial() is None
-    assert store.update("next") == 5
-    assert store.store.rollback() == first
-    assert store.texts(first) == {**expected, "a": "a 3", "late": "late 4"}
-
-
 def test_what_is_not_on_trial_is_given_nothing_and_one_server_gives_at_a_time(store: Store) -> None:
     store.build()
     second = store.build(activate=False)
@@ -660,23 +551,6 @@ def test_what_is_not_on_trial_is_given_nothing_and_one_server_gives_at_a_time(st
         assert alone
         receive(store, second)
     assert (store.revision(second), store.logs()) == (0, [store.store.current()])
-
-
-def test_one_that_was_live_is_given_what_came_since_it_was_left(store: Store) -> None:
-    """So the trial of the old model after a switch answers as the new one does, and a rollback loses no update."""
-    first = store.build()
-    store.update("before")
-    second = store.build()
-    store.update("c0", deletes=["before"])
-    store.store.begin_trial(first)
-    receive(store, first)
-    store.update("d")
-    receive(store, first)
-    assert store.texts(first) == {"c0": "c0 2", "d": "d 3"}
-    assert store.store.rollback() == first
-    assert store.texts(first) == {"c0": "c0 2", "d": "d 3"}
-    assert (store.store.trial(), store.update("e")) == (None, 4)
-    assert store.texts(second) == {"c0": "c0 2", "d": "d 3"}
 
 
 @pytest.mark.parametrize("way", ["activate", "go_back", "rollback"])
@@ -698,22 +572,6 @@ def test_one_on_trial_comes_back_with_what_it_has_not_received_yet(store: Store,
         assert store.store.rollback(lambda _: encode) == first
     assert store.texts(first) == {"before": "before 1", "received": "received 2", "late": "late 3"}
     assert store.texts(second) == {"received": "received 2", "late": "late 3"}
-
-
-def test_what_a_rollback_left_out_does_not_come_back_by_a_trial(store: Store) -> None:
-    first = store.build()
-    second = store.build()
-    store.update("bad")
-    store.store.rollback()
-    third = store.build()
-    store.update("good")
-    store.store.begin_trial(first)
-    receive(store, first)
-    assert store.texts(first) == {"good": "good 2"}
-    assert store.texts(third) == {"good": "good 2"}
-    store.store.begin_trial(second)
-    receive(store, second)
-    assert store.texts(second) == {"bad": "bad 1", "good": "good 2"}
 
 
 def test_a_compaction_of_the_live_one_loses_nothing_of_the_trial(store: Store) -> None:

@@ -153,17 +153,6 @@ def test_events_that_wait_together_are_put_on_the_disk_together(begin: Open, mon
     assert len(calls) == 1
 
 
-def test_what_nobody_waits_for_is_not_written(folder: Path, begin: Open) -> None:
-    begun, go_on = begin(), threading.Event()
-    begun.record(lambda: ranking(int(go_on.wait(10))), 1)
-    until(lambda: not begun._queue.qsize())
-    given_up = begun.add(lambda _: [event(2)], 1)
-    assert given_up.cancel()
-    go_on.set()
-    put(begun, event(3))
-    assert written(folder) == ["r1", "e3"]
-
-
 def test_events_wait_for_a_ranking_that_another_process_writes_and_keep_nothing_else_waiting(
     folder: Path, begin: Open
 ) -> None:

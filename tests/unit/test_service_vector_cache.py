@@ -37,53 +37,29 @@ def key(n: int) -> Key:
     return "space", f"{n:04}"
 
 
-EACH = ENTRY_BYTES + 4 + 10  # of a value of 10 bytes
+def size(value: bytes) -> int:
+    return ENTRY_BYTES + 4 + len(value)
 
 
-def filled(count: int, room_for: int) -> Lru:
-    lru = Lru(room_for * EACH)
-    for n in range(count):
-        lru.put_many([(key(n), b"%010d" % n)])
-    return lru
+VALUES = st.none() | st.binary(max_size=300)  # what is put under a key; None: the key is read
 
 
-def test_what_was_put_is_found_in_the_order_asked() -> None:
-    lru = filled(3, room_for=3)
-    assert lru.get_many([key(2), key(9), key(0)]) == [b"0000000002", None, b"0000000000"]
-    assert lru.get_many([("another", "0000")]) == [None]
-
-
-def test_the_least_recently_used_goes() -> None:
-    lru = filled(3, room_for=3)
-    lru.get_many([key(0)])
-    lru.put_many([(key(3), b"x" * 10)])
-    assert [value is not None for value in lru.get_many([key(n) for n in range(4)])] == [True, False, True, True]
-
-
-def test_a_value_that_is_put_again_replaces_the_first_and_is_the_newest() -> None:
-    lru = filled(2, room_for=2)
-    lru.put_many([(key(0), b"y" * 10)])
-    assert lru.bytes == 2 * EACH
-    lru.put_many([(key(2), b"z" * 10)])
-    assert lru.get_many([key(0), key(1)]) == [b"y" * 10, None]
-
-
-def test_a_value_that_is_too_large_is_not_kept() -> None:
-    lru = filled(1, room_for=1)
-    lru.put_many([(key(1), b"x" * 11)])
-    assert lru.get_many([key(0), key(1)]) == [None, None]
-    assert lru.bytes == 0
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=300)), max_size=60), st.integers(0, 3000))
-def test_it_never_holds_more_than_it_may(puts: list[tuple[int, bytes]], most: int) -> None:
-    lru, held = Lru(most), dict[Key, bytes]()
-    for n, value in puts:
-        lru.put_many([(key(n), value)])
-        held[key(n)] = value
-        found = {each: value for each in held if (value := lru.get_many([each])[0]) is not None}
-        assert all(held[each] == value for each, value in found.items())
-        assert lru.bytes == sum(ENTRY_BYTES + 4 + len(value) for value in found.values()) <= most
+@given(st.lists(st.tuples(st.integers(0, 9), VALUES), max_size=60), st.integers(0, 3000))
+def test_what_was_used_last_is_held_as_far_as_there_is_room(calls: list[tuple[int, bytes | None]], most: int) -> None:
+    lru, held = Lru(most), dict[Key, bytes]()  # the latter in the order of use
+    for n, value in calls:
+        before = held.pop(key(n), None)
+        if value is None:
+            assert lru.get_many([key(n), ("another", key(n)[1])]) == [before, None]
+        else:
+            lru.put_many([(key(n), value)])
+        kept = before if value is None else value
+        if kept is not None:
+            held[key(n)] = kept
+        while sum(map(size, held.values())) > most:
+            del held[next(iter(held))]
+        assert lru.bytes == sum(map(size, held.values()))
+    assert lru.get_many([key(n) for n in range(10)]) == [held.get(key(n)) for n in range(10)]
 
 
 def test_the_bound_is_on_memory_as_it_is() -> None:
@@ -100,7 +76,7 @@ def test_the_bound_is_on_memory_as_it_is() -> None:
 
 
 def test_threads_do_not_lose_count() -> None:
-    lru = Lru(50 * EACH)
+    lru = Lru(50 * size(b"0" * 10))
 
     def use(seed: int) -> None:
         random = Random(seed)
@@ -112,6 +88,6 @@ def test_threads_do_not_lose_count() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(use, range(4)))
-    assert (
-        lru.bytes == 50 * EACH == sum(value is not None for value in lru.get_many([key(n) for n in range(100)])) * EACH
-    )
+    held = [value for value in lru.get_many([key(n) for n in range(100)]) if value is not None]
+    assert len(held) == 50
+    assert lru.bytes == sum(map(size, held))
