@@ -296,20 +296,6 @@ def test_a_model_that_the_back_end_cannot_run_counts_as_one(store: Fixture) -> N
     assert store.value("index_verify_failures_total", kind="model") == 1
 
 
-def test_another_process_switches_and_this_one_follows(store: Fixture) -> None:
-    first = store.build()
-    store.live.start()
-    store.live.follow_current()
-    assert store.value("index_switches_total", result="ok") == 0
-    second = store.build("d")
-    store.live.follow_current()
-    assert store.served() == second
-    store.store.rollback()
-    store.live.follow_current()
-    assert store.served() == first
-    assert store.value("index_switches_total", result="ok") == 2
-
-
 @pytest.mark.parametrize("start_first", [True, False])
 def test_a_repaired_generation_that_is_activated_again_is_served_again(store: Fixture, start_first: bool) -> None:
     good = store.build()
@@ -356,20 +342,6 @@ def test_a_model_is_shared_between_generations_of_the_same_fingerprint(store: Fi
     store.live.follow_current()
     assert store.live.require().ranker.fingerprint == WordRanker(9).fingerprint
     assert len(store.loads) == 2
-
-
-def test_activate_loads_before_it_switches(store: Fixture) -> None:
-    good = store.build()
-    store.live.start()
-    bad, other = store.build(activate=False), store.build(activate=False)
-    store.damage(bad)
-    with pytest.raises(GenerationCorrupt):
-        store.live.activate(bad)
-    assert (store.served(), store.store.current()) == (good, good)
-    store.live.activate(other)
-    assert (store.served(), store.store.current()) == (other, other)
-    store.live.follow_current()
-    assert store.value("index_switches_total", result="ok") == 1
 
 
 def test_another_process_may_undo_a_switch(store: Fixture) -> None:
