@@ -57,8 +57,8 @@ class Maker(NamedTuple):
         return "; ".join(f"{name} {theirs}, not {ours}" for name, ours, theirs in pairs if ours != theirs)
 
 
-class Said(NamedTuple):
-    """What an encoder says when it has loaded the model, and of each chunk that it has encoded."""
+class EncoderReport(NamedTuple):
+    """What an encoder reports when it has loaded the model, and of each chunk that it has encoded."""
 
     maker: Maker
     host: str
@@ -72,17 +72,17 @@ class Encoder:
     def __init__(self, model: str, runner: Runner, dtype: str) -> None:
         self._name, self._runner, self._dtype = model, runner, dtype
 
-    def begin(self) -> Said:
+    def begin(self) -> EncoderReport:
         with _named():
             require_token()
-            return Said(Maker.of(self._model), socket.gethostname(), processor.identity())
+            return EncoderReport(Maker.of(self._model), socket.gethostname(), processor.identity())
 
-    def encode(self, texts: Sequence[str]) -> tuple[Said, Representations]:
+    def encode(self, texts: Sequence[str]) -> tuple[EncoderReport, Representations]:
         """Encode the texts of a chunk, and round the vectors to the store's dtype; they are fetched in their turn."""
         with _named():
             tokens, truncated = self._model.tokenize_candidates(texts)
             made = rounded_all(self._model.represent_candidates(tokens), self._dtype)
-            return Said(Maker.of(self._model), socket.gethostname(), processor.identity(), truncated), made
+            return EncoderReport(Maker.of(self._model), socket.gethostname(), processor.identity(), truncated), made
 
     @cached_property
     def _model(self) -> CandidateEncoder:
@@ -104,7 +104,7 @@ class _Job:
 
     chunk: ChunkTexts
     given: bool = False  # whether an encoder has it, or has had it and was not lost
-    done: Said | None = None  # what the encoder said when it was ready
+    done: EncoderReport | None = None  # what the encoder said when it was ready
     vectors: Any = None  # Ray's reference to what was made
     counted: bool = False  # whether its rows were told as progress; if it is lost afterwards they are not told again
     losses: int = 0  # how often its encoder, or what was made, was lost
@@ -115,7 +115,7 @@ class _Worker:
     """An encoder as the builder sees it."""
 
     actor: Any
-    begun: Said | None = None  # what it has said of itself since it was lost last; None: it is not ready
+    begun: EncoderReport | None = None  # what it has said of itself since it was lost last; None: it is not ready
     answer: Any = None  # Ray's reference to what it was asked for; None: it was asked for nothing
     job: _Job | None = None
     losses: int = 0

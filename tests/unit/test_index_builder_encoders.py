@@ -14,7 +14,7 @@ from fakes import HashEncoder
 from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.scale import encoders as module
-from polyrank.index_builder.scale.encoders import Encoder, Encoders, Maker, Said
+from polyrank.index_builder.scale.encoders import Encoder, EncoderReport, Encoders, Maker
 from polyrank.model.representations import Representations
 
 MODEL = HashEncoder()
@@ -79,14 +79,14 @@ class FakeRay:
         if self.dead_on_begin:
             self.dead_on_begin -= 1
             return self._ask(ActorDied("killed"))
-        return self._ask(Said(self.maker, "host", "another processor"))
+        return self._ask(EncoderReport(self.maker, "host", "another processor"))
 
     def _encode(self, actor: int, texts: list[str]) -> tuple[Ref, Ref]:
         self.calls.append((actor, int(texts[0])))
         call = len(self.calls)
         made = MODEL.of(texts)
         vectors = Ref(ActorDied("its node is gone") if call in self.lost_vectors else made)
-        return self._ask(self.deaths.get(call) or Said(self.maker, "host", "another processor")), vectors
+        return self._ask(self.deaths.get(call) or EncoderReport(self.maker, "host", "another processor")), vectors
 
     def _ask(self, value: object) -> Ref:
         self.asked.append(Ref(value))
