@@ -90,7 +90,8 @@ class LocalShards:
         return made
 
     def stop(self, replica: Replica) -> None:
-        self.replicas = {key: each for key, each in self.replicas.items() if each is not replica}
+        for key in [key for key, each in list(self.replicas.items()) if each is replica]:  # several threads stop some
+            self.replicas.pop(key, None)
 
     def of(self, part: str) -> list[LocalReplica]:
         return [each for (name, _), each in sorted(self.replicas.items()) if name == part]

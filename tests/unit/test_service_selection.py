@@ -283,5 +283,6 @@ def test_texts_that_begin_alike_are_compared_with_each_other_once() -> None:
     ends = [draw.sample(short, 60) for _ in range(150)]
     alike = [" ".join([*names[:40], *end]) for end in ends]
     different = [" ".join([*draw.sample(names, 40), *end]) for end in ends]
+    turns = [(seconds(alike), seconds(different)) for _ in range(3)]
     # Where each pair was compared for each word of its beginning, it took ten times as long.
-    assert seconds(alike) < 4 * seconds(different)
+    assert min(first for first, _ in turns) < 4 * min(second for _, second in turns)
