@@ -66,7 +66,7 @@ class Kept:
     def model(self, runner: Runner) -> tuple[Sizes, list[memoryview]] | None:
         """Return the part as compiled for a back-end and a precision; None: there is none. Raises InvalidInput.
 
-        That are the sizes of its transformer, and the models that it consists of, as they were exported.
+        These are the sizes of its transformer, and the models that it consists of, as they were exported.
         """
         entry = self._disk.get(self._model_key(runner))
         if entry is None:

@@ -117,7 +117,7 @@ class Cached(NamedTuple):
 
     known: NDArray[np.bool_]  # which of them, (N,)
     rows: NDArray[Any]  # those of the first that is known, then those of the next, and so on, (R, D)
-    counts: NDArray[np.int64]  # how many each that is known has
+    counts: NDArray[np.int64]  # of the rows of each known name
     available: bool  # whether it answered
 
 

@@ -93,8 +93,8 @@ class Engine:
                     if request.filter is not None and not ranked.places and ranked.searched is None:
                         ranked = replace(ranked, notes=await pool.filter_notes(request.filter))
                 else:
-                    stored = await pool.stored(texts.ids, None if texts.texts else request.conversation)
-                    gathered = await sent_candidates.gather(runtime, serving, request, texts, stored, journey)
+                    read_stored = partial(pool.stored, texts.ids)
+                    gathered = await sent_candidates.gather(runtime, serving, request, texts, read_stored, journey)
                     ranked = await sent_candidates.place(runtime, serving, request, gathered, journey)
             if said := _of_words(serving, ranked):
                 ranked = replace(ranked, notes=[*ranked.notes, *said])

@@ -98,9 +98,8 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
     )
     tokens += costs.explaining_tokens(request)
     async with runtime.admitted(journey, tokens), journey.holding(runtime.explains):
-        said = None if texts.texts else ranking.conversation
-        stored = await Pool(runtime, serving, journey).stored(texts.ids, said)
-        gathered = await sent_candidates.gather(runtime, serving, ranking, texts, stored, journey)
+        read_stored = partial(Pool(runtime, serving, journey).stored, texts.ids)
+        gathered = await sent_candidates.gather(runtime, serving, ranking, texts, read_stored, journey)
         if lost := gathered.sent.stored.lost:
             raise serving.shards_missing(lost)
         ranked = await sent_candidates.place(runtime, serving, ranking, gathered, journey)

@@ -1,7 +1,7 @@
 """Ranking candidates that were sent along, as texts or by their ids (retrieval.py finds others)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from polyrank.index_builder.vectors.encoder import DTYPES, rounded_all
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.model.representations import Additions, Representations
 from polyrank.model.search.topk import TopK, longest_row, top_k
-from polyrank.model.text.assembly import Truncation
+from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import InferenceFailed, UnknownCandidates
 from polyrank.service.live.models import LateScorer
@@ -147,18 +147,24 @@ class GatheredRequest(NamedTuple):
 
 
 async def gather(
-    runtime: Runtime, serving: Serving, request: RankRequest, texts: TextVectors, stored: Stock, journey: Journey
+    runtime: Runtime,
+    serving: Serving,
+    request: RankRequest,
+    texts: TextVectors,
+    read_stored: Callable[[Conversation | None], Awaitable[Stock]],
+    journey: Journey,
 ) -> GatheredRequest:
     """Encode the context and the new texts, and gather all that is known of the candidates sent.
 
-    stored: what `Pool.stored` has of `texts.ids`. Beside texts, ids are a list with these; alone, their words count as
-    in a search.
+    read_stored: looks the ids sent up, with their lexical scores after a conversation.
 
     Raises UnknownCandidates if only ids were sent, and the generation holds none of them.
     """
     ranker, forwards = serving.ranker, runtime.forwards
     context, truncation = await forwards.tokenize_context(ranker, request.conversation, journey)
     tokens, cut = await forwards.tokenize_candidates(ranker, texts.texts, journey)
+    # Beside texts, ids are a list with these. Alone, their words count as in a search, and are looked up, too.
+    stored = await read_stored(None if texts.texts else request.conversation)
     encode_texts = partial(_encode_new, runtime, ranker, texts, [tokens[at] for at in texts.new.tolist()])
     read_words = partial(_read_words, runtime, serving, request, texts.texts, stored)
     encoded, (_, words) = await journey.side_by_side(

@@ -27,7 +27,7 @@ from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
 from polyrank.service.scheduling.admission import Rate
 
-PADDING_SHARE = 0.25  # of a batch may be padding, where that saves a forward pass
+PADDING_SHARE = 0.25  # of a batch that others wait for may be padding, where that saves a forward pass
 WINDOW_BATCHES = 2  # a batch is chosen from as many sequences as fill so many
 TURN_BATCHES = 2  # after so many batches' worth of one long work those behind it come first
 MOST_SHORT_BATCHES = 3  # so many may follow each other while a long work waits
@@ -81,8 +81,8 @@ class Work:
     on_batch: OnBatch | None = None
 
     # What the scheduler knows of it.
-    lane: "_Lane" = field(init=False)
-    pending: dict[int, None] = field(init=False)  # positions of the sequences that have not begun, longest first
+    lane: "_Lane" = field(init=False, repr=False)
+    pending: dict[int, None] = field(init=False, repr=False)  # positions of those that have not begun, longest first
     tokens: int = 0  # of these
     turn: int = 0  # tokens taken since its turn began
     outputs: dict[int, Any] = field(default_factory=dict)

@@ -14,7 +14,6 @@ import pytest
 from served import Served, serve
 from service_fakes import WordRanker, build_store, pool
 from service_fakes import load as load_words
-from waiting import until
 
 from polyrank.model.text.sequences import Pairs
 from polyrank.service.app import create_app
@@ -112,9 +111,10 @@ def test_what_is_not_kept_is_refused_at_once_with_what_fits(start: Start, path: 
         return answer if answer.status_code == 413 and batches() == before else None
 
     while (refused := refused_untried()) is None:  # until the speed is known; or where the machine stood still for long
-        assert batches() < 20
+        assert batches() < 20, "too much of it was tried"
     [fitting] = re.findall(r"about (\d+) fit", refused.text)
     assert 20 < int(fitting) < 250
     assert server.metric("rejected_total", reason="too_large") >= 1
-    answered = until(lambda: answer if (answer := ask(TEXTS[: int(fitting)])).status_code == 200 else None)
+    tries = (ask(TEXTS[: int(fitting)]) for _ in range(3))  # in one of which the machine may stand still
+    answered = next(each for each in tries if each.status_code == 200)
     assert np.shape(answered.json().get("results") if path == "/rank" else answered.json())[0] > 0

@@ -11,6 +11,7 @@ from in_process import TestClient
 from served import serve
 from server_process import Load
 from service_fakes import WordRanker, build_store, pool, words_app
+from waiting import until
 
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -44,8 +45,7 @@ def test_no_request_fails_and_no_answer_is_of_two_generations(tmp_path: Path, wa
             else:
                 store.activate(target)
                 live.follow_current()  # as the watch does each second
-            while seen[target] <= before + CLIENTS and not asked.lost:
-                assert asked.threads[0].is_alive()
+            until(lambda target=target, before=before: seen[target] > before + CLIENTS or asked.lost)
     assert asked.lost == []
     assert set(seen) == {one, other}
     assert live.current is None, "let go of at the end"

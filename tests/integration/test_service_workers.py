@@ -43,7 +43,7 @@ class Pair:
         before = self.workers()
         os.kill(victim, number)
         [new] = until(lambda: self.workers() - before)
-        until(lambda: f"a worker is ready pid={new}" in self.server.logged())
+        until(lambda: f"a worker is ready pid={new}\n" in self.server.logged())
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Over a connection of its own, to whichever worker takes it."""
@@ -205,7 +205,7 @@ def test_the_rate_of_a_key_holds_for_all_workers_and_those_in_their_place(start:
         until(lambda: server.logged().count("a worker is ready") == 1)
         time.sleep(1.5)
     most = burst + rate * (time.monotonic() - began)
-    assert 0.9 * most <= hammer.allowed <= most + 1
+    assert 0.7 * most <= hammer.allowed <= most + 1  # one worker with its own share: half
     assert hammer.refused == {(429, "1")}
     with Hammer(port, "other", callers=1) as hammer:
         until(lambda: hammer.allowed >= burst)
