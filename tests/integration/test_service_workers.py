@@ -142,12 +142,12 @@ def test_metrics_need_no_disk_and_outlive_their_directory(pair: Pair) -> None:
     directory = Path(os.fsdecode(named))
     for file in directory.iterdir():  # a full disk would end a process that maps a file of it
         assert os.readlink(f"/proc/{other}/fd/{Path(os.readlink(file)).name}").startswith("/memfd:")
-    pair.call("POST", "/rank", {"context": "w1"})
-    until(lambda: len(counted := {pair.ranked() for _ in range(12)}) == 1 and counted != {0.0})  # by both workers
     before = pair.ranked()
+    pair.call("POST", "/rank", {"context": "w1"})
+    until(lambda: {pair.ranked() for _ in range(12)} == {before + 1})  # by both workers
     shutil.rmtree(directory)
     pair.kill(victim)
-    assert pair.ranked() == before
+    assert pair.ranked() == before + 1
     assert other in pair.workers()
 
 
@@ -169,12 +169,13 @@ class Hammer(Callers):
 
     Attributes:
         allowed: how many requests were answered.
-        refused: statuses of the others, and what they said in Retry-After.
+        refusals: how many were refused.
+        refused: the statuses of these, and what they said in Retry-After.
     """
 
     def __init__(self, port: int, key: str, callers: int) -> None:
         self.url, self.key = f"http://127.0.0.1:{port}/rank", key
-        self.allowed, self.refused = 0, set[tuple[int, str | None]]()
+        self.allowed, self.refusals, self.refused = 0, 0, set[tuple[int, str | None]]()
         self._lock = threading.Lock()
         super().__init__(*[self._call] * callers)
 
@@ -187,6 +188,7 @@ class Hammer(Callers):
                     self.allowed += 1
             except urllib.error.HTTPError as refused:
                 self.refused.add((refused.code, refused.headers["Retry-After"]))
+                self.refusals += 1
                 refused.close()
             except OSError:  # what a killed worker was answering
                 pass
@@ -204,8 +206,11 @@ def test_the_rate_of_a_key_holds_for_all_workers_and_those_in_their_place(start:
         os.kill(min(children(server)), signal.SIGKILL)
         until(lambda: server.logged().count("a worker is ready") == 1)
         time.sleep(1.5)
-    most = burst + rate * (time.monotonic() - began)
-    assert 0.7 * most <= hammer.allowed <= most + 1  # one worker with its own share: half
+        before = hammer.refusals
+        until(lambda: hammer.refusals > before)  # nothing is left over: callers of a busy machine may have paused
+        least = 0.9 * (burst + rate * (time.monotonic() - began))
+        assert hammer.allowed >= least
+    assert hammer.allowed <= burst + rate * (time.monotonic() - began) + 1
     assert hammer.refused == {(429, "1")}
     with Hammer(port, "other", callers=1) as hammer:
         until(lambda: hammer.allowed >= burst)
