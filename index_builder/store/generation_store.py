@@ -391,10 +391,15 @@ class GenerationStore:
             self._pointer.set_trial(trial)
             return True
 
-    def end_trial(self) -> None:
-        """End the trial, if there is one; raises StoreBusy as `begin_trial`."""
+    def end_trial(self, generation: str | None = None) -> None:
+        """End the trial, or that of this generation alone; raises StoreBusy as `begin_trial`.
+
+        It also removes what a switch has left that was killed: a trial of the generation that is active.
+        """
         with self._switch.changing():
-            self._pointer.set_trial(None)
+            trial = self._pointer.trial()
+            if generation is None or (trial is not None and trial.generation == generation):
+                self._pointer.set_trial(None)
 
     def withdraw_trial(self, generation: str, why: str) -> None:
         """End the trial of a generation, if it is still on trial, and keep why; raises StoreBusy as `begin_trial`."""

@@ -122,8 +122,7 @@ class TrialLease:
 
     def end(self) -> None:
         """End the trial, if it is that of this generation."""
-        if self._is_on_trial():
-            self._store.end_trial()
+        self._store.end_trial(self._generation)
 
     def _is_on_trial(self) -> bool:
         trial = self._store.trial()

@@ -15,7 +15,7 @@ from feedback_logs import write_log
 from full_disk import fill_disk
 
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
+from polyrank.index_builder.store.pointer import LEASE_ENDED, Pointer, Trial, Withdrawn
 from polyrank.service.errors import LoopBusy, LoopFailed
 from polyrank.service.feedback.records import Event, Kind, Ranking, Use
 from polyrank.service.loop.config import LoopConfig
@@ -386,6 +386,17 @@ def test_the_watch_goes_back_from_a_bad_one(loop: Loop) -> None:
     run = loop.goes_on(watch_hours=48)
     assert (run.verdict, loop.store.current(), loop.store.trial()) == ("rolled back", loop.live, None)
     assert run.why.startswith("conversations end worse: -0.5")
+
+
+def test_a_kill_after_it_has_gone_back_leaves_no_trial(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop.reached("watch")
+    loop.store.begin_trial(loop.live, 0.05, time.time())
+    with monkeypatch.context() as killed:
+        killed.setattr(Pointer, "set_trial", lambda *_: None)
+        loop.store.activate(loop.live)
+    run = loop.goes_on(watch_hours=1)
+    assert (run.verdict, loop.store.current()) == ("rolled back", loop.live)
+    assert not (loop.store.root / "TRIAL").exists()
 
 
 @pytest.mark.slow
