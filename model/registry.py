@@ -21,7 +21,7 @@ _SETTINGS = f"{_TRAINING}.config"
 class Architecture:
     """What one architecture brings."""
 
-    # Reference to the network, a LateEncoder (`retrieves`) or a PairEncoder; None: it has none, and ranks by words
+    # Reference to the network, a VectorEncoder (`retrieves`) or a PairEncoder; None: it has none, and ranks by words
     # alone.
     encoder: str | None
     retrieves: bool = True  # True: it can search a whole pool; False: it scores pairs
@@ -33,7 +33,7 @@ class Architecture:
     # What it alone has, in `polyrank.json` and as options of training; None: nothing.
     options: type[Block] | None = None
     # Reference to what trains the network, an Objective (polyrank.model.training.objective).
-    objective: str | None = f"{_TRAINING}.apart:LateObjective"
+    objective: str | None = f"{_TRAINING}.apart:VectorObjective"
     # Reference to what trains the network to tell classes of pairs, an Objective; None: it cannot.
     classifier: str | None = f"{_TRAINING}.apart:ApartObjective"
     # Whether it reads texts as they are, and ranks by candidate attention between vectors alone: then it serves without

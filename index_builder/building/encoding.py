@@ -23,8 +23,8 @@ from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.generation.candidates import CandidateTable, FindTexts, KnownTexts, TextIndex
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE
 from polyrank.index_builder.store.leftovers import Chunk, Journal, Leftover, content_digest, journal_of, source_digest
+from polyrank.index_builder.vectors.blocks import fits
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder, rounded_all
-from polyrank.index_builder.vectors.late import fits
 from polyrank.index_builder.vectors.local import EmbeddingsWriter, LeftBlocks, written
 from polyrank.model.durable import sync_directory
 from polyrank.model.representations import Representations

@@ -74,8 +74,8 @@ from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import Copies, Leftover, discard
+from polyrank.index_builder.vectors.blocks import each_of
 from polyrank.index_builder.vectors.encoder import DTYPES, Model, TextEncoder, encode_texts
-from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.local import LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.durable import sync_directory

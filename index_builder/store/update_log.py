@@ -35,8 +35,8 @@ import orjson
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.pool.documents import checked_id
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.vectors.blocks import fits
 from polyrank.index_builder.vectors.encoder import DTYPES
-from polyrank.index_builder.vectors.late import fits
 from polyrank.model.durable import make_directory, write_atomically
 from polyrank.model.inputs import open_input
 from polyrank.model.representations import LateRows, Representations

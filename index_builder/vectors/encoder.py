@@ -1,4 +1,4 @@
-"""What the index builder asks of a model, which `LateRanker` and `LexicalRanker` have; and how vectors are rounded."""
+"""What the index builder asks of a model, as `VectorRanker` and `LexicalRanker` do it; and how vectors are rounded."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

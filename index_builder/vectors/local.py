@@ -20,8 +20,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.vectors.blocks import LATE_FILE, BlockReader, BlockWriter, RowBlock
 from polyrank.index_builder.vectors.encoder import DTYPES
-from polyrank.index_builder.vectors.late import LATE_FILE, BlockReader, BlockWriter, RowBlock
 from polyrank.model.representations import LateRows, Representations
 from polyrank.model.text.folding import hash64
 

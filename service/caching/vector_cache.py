@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.vectors.blocks import each_of
 from polyrank.index_builder.vectors.encoder import DTYPES
-from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.redis import CORRUPT, HIT, MISS, StoredRows
 from polyrank.model.representations import Representations
 from polyrank.service.caching.redis_server import Budget, RedisServer

@@ -19,8 +19,8 @@ from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
+from polyrank.index_builder.vectors.blocks import each_of
 from polyrank.index_builder.vectors.encoder import Encode, rounded, rounded_all
-from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.redis import (
     ROWS_VERSION,
     RedisEmbeddings,

@@ -24,7 +24,7 @@ from polyrank.service.http.playground import page as playground
 from polyrank.service.http.plumbing.access import METRICS, OPEN, RANK, RANK_ANY
 from polyrank.service.http.plumbing.middleware import base_of
 from polyrank.service.http.plumbing.openapi import fails
-from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.live.models import PairScorer, VectorScorer
 from polyrank.service.observe.labels import Searched
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources
@@ -283,7 +283,7 @@ async def info(request: Request) -> dict[str, Any]:
     }
 
 
-def _loaded(model: LateScorer | PairScorer, name: str, counts_words: bool, late: LateRows | None) -> LoadedModelOut:
+def _loaded(model: VectorScorer | PairScorer, name: str, counts_words: bool, late: LateRows | None) -> LoadedModelOut:
     return LoadedModelOut(
         name=name,
         architecture=model.architecture,

@@ -20,7 +20,7 @@ from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.access import RANK
 from polyrank.service.http.plumbing.middleware import path_of
 from polyrank.service.http.plumbing.openapi import ASKS, DEADLINE_IN, READS, fails, takes
-from polyrank.service.live.models import LateScorer
+from polyrank.service.live.models import VectorScorer
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import unranked
 from polyrank.service.ranking.parts import Serving
@@ -138,7 +138,7 @@ async def tokenize(request: Request) -> Response:
     return Response(b",".join(parts), media_type="application/json")
 
 
-def _tokens(ranker: LateScorer, wrapped: bool, text: str) -> bytes:
+def _tokens(ranker: VectorScorer, wrapped: bool, text: str) -> bytes:
     [pieces] = ranker.pieces([text], wrapped)
     told = ((piece, piece.span or (None, None)) for piece in pieces)
     return orjson.dumps(

@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from polyrank.service.errors import ModelNotServed
-from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.live.models import PairScorer, VectorScorer
 from polyrank.service.ranking import parts
 from polyrank.service.resources import Resources
 
@@ -22,7 +22,7 @@ class ServedModel:
 
     name: str
     own_name: str
-    scorer: LateScorer | PairScorer
+    scorer: VectorScorer | PairScorer
     serving: parts.Serving | None = None
 
 

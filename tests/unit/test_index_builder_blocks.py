@@ -11,7 +11,7 @@ from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt, MatrixMissing
 from polyrank.index_builder.generation.generation import Generation
-from polyrank.index_builder.vectors.late import LATE_FILE, BlockReader, BlockWriter, RowBlock, each_of, fits
+from polyrank.index_builder.vectors.blocks import LATE_FILE, BlockReader, BlockWriter, RowBlock, each_of, fits
 from polyrank.model.representations import LateRows, Representations, row_places
 
 RAGGED, FIXED = LateRows(2, None), LateRows(2, 3)
