@@ -85,8 +85,8 @@ def class_tokens(classifier: Classifier, conversation: Conversation, texts: Sequ
     """Estimate telling the classes of texts, each beside the conversation or as its last turn."""
     network = classifier.network
     if not classifier.reads_pairs:
-        said = [conversation.followed_by(text) for text in texts]
-        return TOKENS_A_REQUEST + sum(_scored_tokens(classifier, each) for each in said)
+        conversations = [conversation.followed_by(text) for text in texts]
+        return TOKENS_A_REQUEST + sum(_scored_tokens(classifier, each) for each in conversations)
     if not network.retrieves:
         return pair_tokens(network, conversation, texts)
     context, each = _context_tokens(conversation), [text_tokens([text]) for text in texts]

@@ -176,11 +176,11 @@ async def _read(
         [sums] = await forwards.explain(explainer.context_sums, [ids], [len(ids)], journey)
     if explainer.reads_replies:
         reply_sums = await forwards.explain(explainer.reply_sums, reply_ids, list(map(len, reply_ids)), journey)
-    made = gathered.sent.made
+    representations = gathered.sent.representations
 
     def tell() -> list[Explanation]:
         return [
-            explainer.explain(gathered.context.encoding, sums, made.take([at]), of_reply, own)
+            explainer.explain(gathered.context.encoding, sums, representations.take([at]), of_reply, own)
             for at, (of_reply, own) in enumerate(zip(reply_sums, reply_ids, strict=True))
         ]
 
@@ -191,7 +191,7 @@ async def _read(
         [explainer.reply_tokens(each) for each in replies],
         explanations,
         {str(part): why for part, why in explainer.unexplained.items()},
-        await _occluded(runtime, ranker, tokens, placed, made, journey) if request.occlusion else None,
+        await _occluded(runtime, ranker, tokens, placed, representations, journey) if request.occlusion else None,
     )
 
 
@@ -200,16 +200,16 @@ async def _occluded(
     ranker: VectorRanker,
     tokens: Sequence[PlacedToken],
     placed: Sequence[PlacedToken],
-    made: Representations,
+    representations: Representations,
     journey: Journey,
 ) -> Scores:
     """Return what the scores by vectors lose without each token of the context, (T, N)."""
     ids = [token.id for token in placed]
     places = [place for place, token in enumerate(placed) if token.start is not None]
     sequences = [ids, *(without(ids, [place]) for place in places)]
-    run = _OccludedContexts(ranker, made)
+    run = _OccludedContexts(ranker, representations)
     whole, *others = await runtime.forwards.explain(run, sequences, list(map(len, sequences)), journey)
-    drops = np.full((len(tokens), len(made.first)), np.nan)
+    drops = np.full((len(tokens), len(representations.first)), np.nan)
     shown = [at for at, token in enumerate(tokens) if token.start is not None]
     drops[shown] = [whole - other for other in others]
     return drops
@@ -245,7 +245,7 @@ async def _with_pairs(
     ]
     lengths = [len(each.pair.contexts[0]) + len(each.pair.candidates[0]) for each in occluded]
     rows = await forwards.explain(explainer.scores, occluded, lengths, journey, "rerank")
-    found = np.array(rows).reshape(len(texts), 1 + len(parts), 2)
+    outputs = np.array(rows).reshape(len(texts), 1 + len(parts), 2)
     weight = 1.0 if counted is None else counted.evidence.late_weight
     terms = await runtime.candidates.run(partial(_terms, counted, request, texts), journey, "rerank")
     read = [
@@ -256,7 +256,7 @@ async def _with_pairs(
             weight * (own[0, 0] - own[1:, 0]),
             words_add,
         )
-        for score, own, words_add in zip(scores, found, terms, strict=True)
+        for score, own, words_add in zip(scores, outputs, terms, strict=True)
     ]
     candidates = [replace(each, pair=pair) for each, pair in zip(explained.candidates, read, strict=True)]
     return replace(explained, candidates=candidates)
@@ -267,11 +267,11 @@ class _OccludedContexts:
     """Encodes contexts of which tokens are left out, and scores the same candidates for each."""
 
     ranker: VectorRanker
-    made: Representations
+    representations: Representations
 
     def __call__(self, contexts: list[list[int]]) -> list[Scores]:
         encodings = self.ranker.represent_context_batch(contexts)
-        return [self.ranker.late_scores(encoding, self.made).astype(np.float64) for encoding in encodings]
+        return [self.ranker.late_scores(encoding, self.representations).astype(np.float64) for encoding in encodings]
 
 
 def _terms(words: Words | None, request: ExplainRequest, texts: Sequence[str]) -> list[list[Term] | None]:

@@ -40,7 +40,7 @@ from polyrank.service.http.plumbing.problems import TOO_MANY_REQUESTS, ProblemAn
 from polyrank.service.observe.labels import Account, Degraded
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.selection import AS_IT_IS, Line, line_of
-from polyrank.service.ranking.values import Given, RankRequest
+from polyrank.service.ranking.values import RankRequest, SentCandidate
 from polyrank.service.resources import Resources
 from polyrank.service.scheduling.stages import Journey
 
@@ -168,7 +168,7 @@ async def _score(
         line = line_of(served.scorer, counts_words=words is not None)
         scored = _Scored(read.scores, read.tokens, read.truncation, read.seconds, line=line)
     else:
-        given = tuple(Given(None, text) for text in texts)
+        given = tuple(SentCandidate(None, text) for text in texts)
         todo = RankRequest(conversation=conversation, candidates=given, top_k=len(texts))
         ranked = await resources.engine.rank(served.serving, todo, journey)
         scores = np.empty(len(texts), np.float32)

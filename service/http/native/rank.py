@@ -41,7 +41,7 @@ from polyrank.service.http.plumbing.access import RANK, ByHand
 from polyrank.service.http.plumbing.openapi import DEADLINE_IN, READS, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest, results_of
+from polyrank.service.ranking.values import Grouping, Ranked, RankRequest, SentCandidate, results_of
 from polyrank.service.resources import Resources
 from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
@@ -219,10 +219,12 @@ def with_unread(cut: Truncation, body: SaidIn, read: Conversation) -> Truncation
     return replace(cut, tokens=cut.tokens + -(-unread // LETTERS_A_TOKEN)) if unread else cut
 
 
-def checked_candidates(sent: Sequence[str | CandidateIn], settings: Settings) -> tuple[Given, ...]:
+def checked_candidates(sent: Sequence[str | CandidateIn], settings: Settings) -> tuple[SentCandidate, ...]:
     """Return the candidates that were sent; errors as `to_request`."""
     bodies.check_count(sent, settings)
-    candidates = tuple(Given(None, one) if isinstance(one, str) else Given(one.id, one.text) for one in sent)
+    candidates = tuple(
+        SentCandidate(None, one) if isinstance(one, str) else SentCandidate(one.id, one.text) for one in sent
+    )
     bodies.check_lengths("candidates", [given.text for given in candidates if given.text is not None], settings)
     return candidates
 
