@@ -50,7 +50,7 @@ OnBatch = Callable[[list[int], list[Any]], None]
 log = logging.getLogger(__name__)
 
 
-class Outcome(NamedTuple):
+class WorkOutputs(NamedTuple):
     """An output for each sequence, and the seconds before the first of them began."""
 
     outputs: list[Any]
@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
 class _Waiter(NamedTuple):
     """One who waits for a work: since when, until when, and for which request."""
 
-    future: asyncio.Future[Outcome]
+    future: asyncio.Future[WorkOutputs]
     since: float
     deadline: float
     request: SpanContext
@@ -180,7 +180,7 @@ class Scheduler:
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
 
-    async def run(self, lane: str, work: Work, deadline: float) -> Outcome:
+    async def run(self, lane: str, work: Work, deadline: float) -> WorkOutputs:
         """Run sequences; cancelling this drops those that have not begun.
 
         Callers that ask for the same at the same time (`work.key`) share one answer. Where this raises, `work.had` says
@@ -192,7 +192,7 @@ class Scheduler:
             InferenceFailed: the model failed on one of these sequences.
         """
         if not work.sequences:
-            return Outcome([], 0.0)
+            return WorkOutputs([], 0.0)
         request = get_current_span().get_span_context()
         waiter = _Waiter(asyncio.get_running_loop().create_future(), self._clock(), deadline, request)
         with self._changed:
@@ -373,7 +373,7 @@ class Scheduler:
         self._drop(work)
         for waiter in waiters:
             waited = self._waited(work, waiter)
-            answer = error or Outcome([work.outputs[at] for at in range(len(work.sequences))], waited)
+            answer = error or WorkOutputs([work.outputs[at] for at in range(len(work.sequences))], waited)
             with suppress(RuntimeError):  # its event loop has ended
                 waiter.future.get_loop().call_soon_threadsafe(_settle, waiter.future, answer)
 
@@ -410,7 +410,7 @@ def pack(lengths: Sequence[int], budget: int) -> list[int]:
     return [0, *(at for at in order[low:high] if at)]
 
 
-def _settle(future: asyncio.Future[Outcome], answer: Outcome | BaseException) -> None:
+def _settle(future: asyncio.Future[WorkOutputs], answer: WorkOutputs | BaseException) -> None:
     if future.done():  # cancelled
         return
     if isinstance(answer, BaseException):
