@@ -32,7 +32,7 @@ from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TooManyFo
 from polyrank.service.live.searchable import nothing_of
 from polyrank.service.observe.labels import Degraded, Plan
 from polyrank.service.ranking import costs, selection, sent_candidates
-from polyrank.service.ranking.parts import PartMissing, Serving, Stock, Wanted
+from polyrank.service.ranking.parts import Lookup, PartMissing, Serving, Stock
 from polyrank.service.ranking.rescoring import rerank, second_stage
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Hits, PoolQuery, Ranked, RankedCandidate, RankRequest
@@ -84,11 +84,11 @@ class Engine:
         with runtime.admission.admitted(journey, tokens, new):
             async with journey.in_time():
                 if texts is None:
-                    read, truncation = await runtime.forwards.tokenize_context(ranker, request.conversation, journey)
-                    context = ContextOnce(runtime.forwards, ranker, read)
+                    ids, truncation = await runtime.forwards.tokenize_context(ranker, request.conversation, journey)
+                    context = ContextOnce(runtime.forwards, ranker, ids)
                     ranked = await pool.rank(request, context)
                     filling = selection.filling(request, ranked.places)
-                    ranked = replace(ranked, truncation=truncation, tokens=len(read))
+                    ranked = replace(ranked, truncation=truncation, tokens=len(ids))
                     # A part that is missing may have what a filter lets through.
                     if request.filter is not None and not ranked.places and ranked.searched is None:
                         ranked = replace(ranked, notes=await pool.filter_notes(request.filter))
@@ -96,8 +96,8 @@ class Engine:
                     read_stored = partial(pool.stored, texts.ids)
                     gathered = await sent_candidates.gather(runtime, serving, request, texts, read_stored, journey)
                     ranked = await sent_candidates.place(runtime, serving, request, gathered, journey)
-            if said := _of_words(serving, ranked):
-                ranked = replace(ranked, notes=[*ranked.notes, *said])
+            if remarks := _word_notes(serving, ranked):
+                ranked = replace(ranked, notes=[*ranked.notes, *remarks])
             if scorer is not None:
                 ranked = await rerank(runtime, scorer, words, request, ranked, journey)
             if texts is None and filling is not None:
@@ -109,8 +109,8 @@ class Engine:
         ranked = replace(ranked, places=finite(places), seconds=journey.seconds)
         if request.answer_if is None:
             return ranked
-        seen = serving.generation.manifest.languages
-        decision = selection.decided(request.answer_if, ranked, ranker, scorer, words is not None, seen)
+        languages = serving.generation.manifest.languages
+        decision = selection.decided(request.answer_if, ranked, ranker, scorer, words is not None, languages)
         return replace(ranked, decision=decision)
 
 
@@ -121,7 +121,7 @@ def finite(places: list[RankedCandidate]) -> list[RankedCandidate]:
     return places
 
 
-def _of_words(serving: Serving, ranked: Ranked) -> list[str]:
+def _word_notes(serving: Serving, ranked: Ranked) -> list[str]:
     """Say it where a lexical model had nothing to go by: the order of its best replies is that of their lengths."""
     words = serving.generation.words
     if words is None or ARCHITECTURES[serving.ranker.architecture].embeds:
@@ -160,7 +160,7 @@ class Pool:
             exact = best.bound == -np.inf and len(best.rows) == best.looked_at  # no other could be in the answer
             if request.exact and not exact:
                 raise TooManyForExact(best.looked_at, costs.most_exact(ranker, request.conversation))
-            stock = await self._at_places(best, Wanted(with_vectors=True), self._stage)
+            stock = await self._at_places(best, Lookup(with_vectors=True), self._stage)
             best, lost = self._only(best, stock.positions, lost)
             encoded = await context.encoded(self._journey)
             late = await second_stage(self._runtime, ranker, encoded, len(best.rows), stock.gather, self._stage)
@@ -170,7 +170,7 @@ class Pool:
         if len(best.rows) > depth:
             best = best.take(np.arange(depth))
         if (candidates := best.candidates) is None:
-            stock = await self._at_places(best, Wanted(with_candidates=True), self._journey)
+            stock = await self._at_places(best, Lookup(with_candidates=True), self._journey)
             candidates = await self._read_candidates(stock)
             best, lost = self._only(best, stock.positions, lost)
         if not best.cache_available:
@@ -216,13 +216,13 @@ class Pool:
         async def ask(part: int, journey: Journey) -> Hits:
             return await parts[part].search(self._runtime, query, context, journey)
 
-        found = await self._of_each(range(len(parts)), ask, self._journey)
-        if not found and stage.left <= 0:
+        hits = await self._of_each(range(len(parts)), ask, self._journey)
+        if not hits and stage.left <= 0:
             raise DeadlineExceeded("before a shard answered")
-        missing = frozenset(range(len(parts))) - frozenset(found)
+        missing = frozenset(range(len(parts))) - frozenset(hits)
         if not self._is_here:
             self._runtime.metrics.searched.observe(self._searched(missing))
-        return merged(found, most), missing
+        return merged(hits, most), missing
 
     async def filled(
         self, filling: selection.Filling | selection.Deepening, ranked: Ranked, context: ContextOnce
@@ -235,7 +235,7 @@ class Pool:
             more = await asyncio.to_thread(filling.next_search) if compares_texts else filling.next_search()
             if more is None:
                 return ranked
-            found, journey = None, self._journey.before_answer()
+            deeper, journey = None, self._journey.before_answer()
             # The same search again is as deep as any, and has not gone beyond what was known.
             if (
                 more != before
@@ -245,11 +245,11 @@ class Pool:
             ):
                 with suppress(DeadlineExceeded):
                     async with journey.in_time():
-                        found = await self.rank(more, context)
-            if found is None or found.lacks_second_stage != ranked.lacks_second_stage:  # scores of two stages
+                        deeper = await self.rank(more, context)
+            if deeper is None or deeper.lacks_second_stage != ranked.lacks_second_stage:  # scores of two stages
                 return replace(ranked.without(filling.reason), exact=False)
-            filling.add(found.places)
-            before, ranked = more, ranked.joined(found, filling.places)
+            filling.add(deeper.places)
+            before, ranked = more, ranked.joined(deeper, filling.places)
 
     def _only(self, best: Hits, positions: Rows, lost: Set[int]) -> tuple[Hits, Set[int]]:
         """Return those that could be fetched; the parts of the others count as missing from now on."""
@@ -265,20 +265,20 @@ class Pool:
         read = partial(stock.candidates, stock.every)
         return await self._runtime.candidates.run(read, self._journey, "fetch") if self._is_here else read()
 
-    async def _at_places(self, best: Hits, wanted: Wanted, journey: Journey) -> Stock:
+    async def _at_places(self, best: Hits, lookup: Lookup, journey: Journey) -> Stock:
         assert best.parts is not None, "`merged` numbers them"
         of_part = {part: np.flatnonzero(best.parts == part) for part in np.unique(best.parts).tolist()}
-        return await self._read(of_part, lambda part: wanted._replace(rows=best.rows[of_part[part]]), journey)
+        return await self._read(of_part, lambda part: lookup._replace(rows=best.rows[of_part[part]]), journey)
 
-    async def stored(self, ids: Sequence[str], said: Conversation | None, with_vectors: bool = True) -> Stock:
+    async def stored(self, ids: Sequence[str], conversation: Conversation | None, with_vectors: bool = True) -> Stock:
         """Look candidates up by their ids; with a conversation also their lexical scores after it."""
         of_part = self._serving.by_part(ids)
 
-        def wanted(part: int) -> Wanted:
+        def lookup(part: int) -> Lookup:
             own = [ids[at] for at in of_part[part].tolist()]
-            return Wanted(ids=own, with_candidates=True, with_vectors=with_vectors, conversation=said)
+            return Lookup(ids=own, with_candidates=True, with_vectors=with_vectors, conversation=conversation)
 
-        stock = await self._read(of_part, wanted, self._journey)
+        stock = await self._read(of_part, lookup, self._journey)
         self._searched(stock.lost)
         if stock.lost and not len(stock.positions):
             raise self._serving.shards_missing(stock.lost)
@@ -292,45 +292,46 @@ class Pool:
     async def texts(self, texts: Sequence[str]) -> KnownTexts:
         """Look texts up in all parts that answer; those whose vectors are not to be had count as unknown."""
         of_part = {part: np.arange(len(texts)) for part in range(len(self._serving.parts))}
-        wanted = Wanted(texts=texts, with_vectors=True)
-        stock = await self._read(of_part, lambda _: wanted, self._journey)
+        lookup = Lookup(texts=texts, with_vectors=True)
+        stock = await self._read(of_part, lambda _: lookup, self._journey)
         nothing = KnownTexts(_NONE, nothing_of(self._serving.generation.manifest))
         if not len(stock.positions):
             return nothing
         try:
-            made, _ = await self._runtime.candidates.run(partial(stock.gather, stock.every), self._journey)
+            representations, _ = await self._runtime.candidates.run(partial(stock.gather, stock.every), self._journey)
         except StoreUnavailable:  # then they are encoded as new ones are
             return nothing
-        return KnownTexts(stock.positions, made)
+        return KnownTexts(stock.positions, representations)
 
-    async def _read(self, of_part: Mapping[int, Rows], wanted: Callable[[int], Wanted], journey: Journey) -> Stock:
+    async def _read(self, of_part: Mapping[int, Rows], lookup_of: Callable[[int], Lookup], journey: Journey) -> Stock:
         """Look candidates up in parts, each of which may have those at some positions; what two have counts once."""
 
         async def ask(part: int, own: Journey) -> Stock:
-            return await self._serving.parts[part].read(self._runtime, wanted(part), own)
+            return await self._serving.parts[part].read(self._runtime, lookup_of(part), own)
 
-        found = await self._of_each(of_part, ask, journey)
-        if len(self._serving.parts) == 1 and found:
-            return found[0]
-        stocks, lost = list(found.values()), frozenset(of_part) - frozenset(found)
+        answers = await self._of_each(of_part, ask, journey)
+        if len(self._serving.parts) == 1 and answers:
+            return answers[0]
+        stocks, lost = list(answers.values()), frozenset(of_part) - frozenset(answers)
         positions, first = np.unique(
-            np.concatenate([_NONE, *(of_part[part][each.positions] for part, each in found.items())]), return_index=True
+            np.concatenate([_NONE, *(of_part[part][each.positions] for part, each in answers.items())]),
+            return_index=True,
         )
         owner = np.repeat(np.arange(len(stocks)), [len(each.positions) for each in stocks])[first]
         own = np.concatenate([_NONE, *(each.every for each in stocks)])[first]
         words = [each.words for each in stocks if each.words is not None]
 
-        def candidates(asked: Rows) -> list[Candidate]:
-            of = owner[asked]
-            read = [each.candidates(own[asked][of == number]) for number, each in enumerate(stocks)]
-            return list(interleaved(read, of))
+        def candidates(numbers: Rows) -> list[Candidate]:
+            of = owner[numbers]
+            by_stock = [each.candidates(own[numbers][of == at]) for at, each in enumerate(stocks)]
+            return list(interleaved(by_stock, of))
 
-        def gather(asked: Rows, first_only: bool = False) -> tuple[Representations, bool]:
-            of, made, available = owner[asked], [nothing_of(self._serving.generation.manifest)], True
-            for number, each in enumerate(stocks):
-                some, here = each.gather(own[asked][of == number], first_only=first_only)
-                made, available = [*made, some], available and here
-            return Representations.interleaved(made, of + 1), available
+        def gather(numbers: Rows, first_only: bool = False) -> tuple[Representations, bool]:
+            of, blocks, available = owner[numbers], [nothing_of(self._serving.generation.manifest)], True
+            for at, each in enumerate(stocks):
+                some, here = each.gather(own[numbers][of == at], first_only=first_only)
+                blocks, available = [*blocks, some], available and here
+            return Representations.interleaved(blocks, of + 1), available
 
         return Stock(
             positions=positions,
@@ -347,12 +348,12 @@ class Pool:
         """List candidates of a part from a row on; also returns where the next page begins, None: there is none."""
         parts = self._serving.parts
         try:
-            found = await parts[number].page(self._runtime, first, limit, filter_, self._journey)
+            page = await parts[number].page(self._runtime, first, limit, filter_, self._journey)
         except PartMissing:
             raise self._serving.shards_missing([number]) from None
-        if found.next_row is not None:
-            return found, (number, found.next_row)
-        return found, (number + 1, 0) if number + 1 < len(parts) else None
+        if page.next_row is not None:
+            return page, (number, page.next_row)
+        return page, (number + 1, 0) if number + 1 < len(parts) else None
 
     async def filter_notes(self, filter_: Mapping[str, Any]) -> list[str]:
         """Say why a filter lets nothing through; nothing is said where there is no time, or where something passes."""
@@ -362,12 +363,12 @@ class Pool:
             return await parts[part].looked(self._runtime, filter_, journey)
 
         try:
-            found = await self._of_each(range(len(parts)), ask, self._journey.before_answer())
+            answers = await self._of_each(range(len(parts)), ask, self._journey.before_answer())
         except DeadlineExceeded:
             return []
-        if len(found) < len(parts):
+        if len(answers) < len(parts):
             return []
-        return notes(filter_, reduce(Looked.joined, found.values()))
+        return notes(filter_, reduce(Looked.joined, answers.values()))
 
     async def _of_each(
         self, parts: Iterable[int], ask: Callable[[int, Journey], Coroutine[Any, Any, T]], journey: Journey
@@ -385,8 +386,8 @@ class Pool:
         try:
             if errors:
                 raise errors[0]
-            told = zip(numbers, answers, strict=True)
-            return {part: answer for part, answer in told if not isinstance(answer, BaseException)}
+            pairs = zip(numbers, answers, strict=True)
+            return {part: answer for part, answer in pairs if not isinstance(answer, BaseException)}
         finally:
             del answers, errors  # an error holds this frame: in a circle, all would stay for long
 
@@ -406,10 +407,10 @@ def is_certain(best: Hits, k: int) -> bool:
     return last > best.bound + CERTIFICATE_MARGIN * max(1.0, abs(last))
 
 
-def merged(found: Mapping[int, Hits], k: int) -> Hits:
+def merged(hits: Mapping[int, Hits], k: int) -> Hits:
     """Return the best `k` of what parts, at least one, have found, given by their numbers."""
-    every = list(found.values())
-    parts = np.repeat(np.fromiter(found, np.int64, len(found)), [len(each.rows) for each in every])
+    every = list(hits.values())
+    parts = np.repeat(np.fromiter(hits, np.int64, len(hits)), [len(each.rows) for each in every])
     if len(every) == 1:  # in its order already, and not more than was asked for
         return replace(every[0], parts=parts)
     lexical = [each.lexical for each in every if each.lexical is not None]

@@ -107,9 +107,9 @@ class Distinct:
         return True
 
 
-def _counted(found: Sequence[str]) -> Iterator[_Word]:
+def _counted(pieces: Sequence[str]) -> Iterator[_Word]:
     occurrences: dict[str, count[int]] = {}
-    return ((word, next(occurrences.setdefault(word, count()))) for word in found)
+    return ((word, next(occurrences.setdefault(word, count()))) for word in pieces)
 
 
 def _shares_enough(own: frozenset[_Word], other: frozenset[_Word]) -> bool:

@@ -38,7 +38,7 @@ Rows = NDArray[np.int64]
 class GatherStored(Protocol):
     """Fetches what the model made of candidates of a stock, by their numbers in it, (N,)."""
 
-    def __call__(self, asked: Rows, first_only: bool = False) -> tuple[Representations, bool]:
+    def __call__(self, numbers: Rows, first_only: bool = False) -> tuple[Representations, bool]:
         """Return it, or their vectors alone, and whether the caches answered."""
 
 
@@ -46,7 +46,7 @@ class PartMissing(Exception):  # what happened, not what went wrong
     """A part gives no answer in time."""
 
 
-class Wanted(NamedTuple):
+class Lookup(NamedTuple):
     """Which candidates of a part are asked for, and what of them."""
 
     rows: Rows | None = None  # in the part; None: `ids` or `texts` say which
@@ -111,7 +111,7 @@ class Part(Protocol):
     async def search(self, runtime: Runtime, query: PoolQuery, context: ContextOnce, journey: Journey) -> Hits:
         """Find the best `query.depth` candidates."""
 
-    async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
+    async def read(self, runtime: Runtime, lookup: Lookup, journey: Journey) -> Stock:
         """Look candidates up by their rows, their ids or their texts."""
 
     async def page(
@@ -192,10 +192,10 @@ class Serving:
 
     def missing(self, ids: Sequence[str]) -> list[str]:
         """Return those of the ids that are not there, in their order; for one thread at a time."""
-        gone: set[str] = set()
+        absent: set[str] = set()
         for part, positions in self.by_part(ids).items():
-            gone.update(self.parts[part].missing([ids[at] for at in positions.tolist()]))
-        return [each for each in ids if each in gone]
+            absent.update(self.parts[part].missing([ids[at] for at in positions.tolist()]))
+        return [each for each in ids if each in absent]
 
     def caught_up(self) -> "Serving":
         """Return it with the updates written since; for one thread at a time."""

@@ -31,7 +31,7 @@ from polyrank.service.scheduling.stages import Journey
 # Fetches what the model made of candidates by their positions, (N,); also returns whether the caches answered.
 Gather = Callable[[NDArray[np.int64]], tuple[Representations, bool]]
 # Of each first-stage vector, as bytes, the first candidate that has it: its position, and its rows.
-_Seen = dict[bytes, tuple[int, NDArray[Any]]]
+_Originals = dict[bytes, tuple[int, NDArray[Any]]]
 
 
 class LateScores(NamedTuple):
@@ -46,12 +46,12 @@ async def second_stage(
 ) -> LateScores:
     """Score so many stored candidates by the second stage, part by part."""
     own, scores, cached = journey.before_answer(), np.empty(count, np.float32), True
-    seen = _Seen()
+    originals = _Originals()
     try:
         async with own.in_time():
             for start in range(0, count, AT_ONCE):
                 positions = np.arange(start, min(start + AT_ONCE, count))
-                fetch = partial(_fetched, gather, positions, seen)
+                fetch = partial(_fetched, gather, positions, originals)
                 some, available, alike = await runtime.candidates.run(fetch, own, "fetch")
                 cached = cached and available
                 if len(some.first):
@@ -68,7 +68,7 @@ async def second_stage(
 
 
 def _fetched(
-    gather: Gather, positions: NDArray[np.int64], seen: _Seen
+    gather: Gather, positions: NDArray[np.int64], originals: _Originals
 ) -> tuple[Representations, bool, NDArray[np.int64]]:
     """Fetch candidates at positions (N,), each of equal ones once: scored in other batches they would differ a little.
 
@@ -79,11 +79,11 @@ def _fetched(
     assert some.counts is not None, "so it has counts"
     alike = []
     for at, first, rows in zip(positions.tolist(), some.first, each_of(some.late, some.counts), strict=True):
-        before, known = seen.setdefault(first.tobytes(), (at, rows))
-        alike.append(before if np.array_equal(known, rows) else at)
-    found = np.array(alike, np.int64)
-    is_new = found == positions
-    return some if is_new.all() else some.take(np.flatnonzero(is_new)), available, found
+        before, rows_before = originals.setdefault(first.tobytes(), (at, rows))
+        alike.append(before if np.array_equal(rows_before, rows) else at)
+    original = np.array(alike, np.int64)
+    is_new = original == positions
+    return some if is_new.all() else some.take(np.flatnonzero(is_new)), available, original
 
 
 async def rerank(
@@ -96,16 +96,16 @@ async def rerank(
     texts, own = [place.text for place in first], journey.before_answer()
     try:
         async with own.in_time():
-            read = await read_pairs(
+            pairs = await read_pairs(
                 runtime, scorer, words, request.conversation, texts, own, ranked.turns_share, must_fit=True
             )
     except (DeadlineExceeded, TimeTooShort):
         return ranked.without("rerank_skipped_deadline")
     except InferenceFailed:
         return ranked.without("rerank_failed")
-    order = np.argsort(-read.scores, kind="stable").tolist()  # equal scores keep the order given
-    read_first = [replace(first[at], cross=float(read.scores[at])) for at in order]
-    one, other = ranked.truncation, read.truncation  # the encoder that saw less tells what was not seen
+    order = np.argsort(-pairs.scores, kind="stable").tolist()  # equal scores keep the order given
+    read_first = [replace(first[at], cross=float(pairs.scores[at])) for at in order]
+    one, other = ranked.truncation, pairs.truncation  # the encoder that saw less tells what was not seen
     cut = Truncation(max(one.turns, other.turns), max(one.tokens, other.tokens), max(one.candidates, other.candidates))
     return replace(ranked, places=read_first + rest, truncation=cut)
 
@@ -168,8 +168,8 @@ def list_words(
         tables.append(words.table_of(part))
         yield
     share = words.evidence.turns_share(conversation, tables) if turns_share is None else turns_share
-    values, asked = [np.empty(0, np.float32)], words.evidence.sharing(share).asked(conversation, words.table.statistics)
+    values, query = [np.empty(0, np.float32)], words.evidence.sharing(share).asked(conversation, words.table.statistics)
     for table in tables:
-        values.append(asked.values_in(table))
+        values.append(query.values_in(table))
         yield
     return ListWords(np.concatenate(values), share)

@@ -3,7 +3,7 @@ scored.
 
 A search goes through this file from top to bottom: `LocalPart.search` shows its stages, `read_words` reads what words
 add to each row, `affordable` says how many candidates there is time for, `SearchBatch` finds the best rows for several
-requests in one go, `part_found` scores rows that have no scores yet, and `learnt` notes how long that took.
+requests in one go, `part_hits` scores rows that have no scores yet, and `learnt` notes how long that took.
 
 What updates have added is always scanned: it is little, and compaction keeps it so.
 """
@@ -31,7 +31,7 @@ from polyrank.model.search.scan import Query
 from polyrank.model.search.topk import top_k
 from polyrank.service.live.searchable import Searchable
 from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.parts import Stock, Wanted
+from polyrank.service.ranking.parts import Lookup, Stock
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Hits, PoolQuery
 from polyrank.service.scheduling.admission import Rate
@@ -105,26 +105,26 @@ class LocalPart(Searchable):
                     query=afforded,
                     codes=encoded.encoding.codes,
                     journey=journey,
-                    read=words,
+                    basis=words,
                     with_candidates=query.with_candidates and query.most_exact is None,
                 )
                 batch = SearchBatch(self.snapshot.generation if search.shares else search, runtime.settings.threads)
                 work = Work(batch, [search], [1])
                 try:
-                    [found] = (await runtime.searches.run("search", work, math.inf)).outputs
+                    [best] = (await runtime.searches.run("search", work, math.inf)).outputs
                 except BaseException:
                     journey.seconds["retrieve"] += work.had
                     raise
                 if not self.vectors.are_here:  # fetching vectors from Redis would hold the search thread up
-                    found = await runtime.candidates.run(partial(part_found, search, found), journey)
-        return learnt(found, afforded, query, journey.seconds["retrieve"] - before, runtime.retrieval)
+                    best = await runtime.candidates.run(partial(part_hits, search, best), journey)
+        return learnt(best, afforded, query, journey.seconds["retrieve"] - before, runtime.retrieval)
 
-    async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
+    async def read(self, runtime: Runtime, lookup: Lookup, journey: Journey) -> Stock:
         """See `Part.read`."""
-        work = partial(read_in, self, wanted, journey)
-        if wanted.rows is not None:
+        work = partial(read_in, self, lookup, journey)
+        if lookup.rows is not None:
             return work()
-        counts_words = wanted.conversation is not None and self.generation.words is not None
+        counts_words = lookup.conversation is not None and self.generation.words is not None
         async with journey.holding(runtime.words) if counts_words else nullcontext():
             return await runtime.candidates.run(work, journey)
 
@@ -160,7 +160,7 @@ class _Allowed:
         return mask
 
 
-class Read(NamedTuple):
+class Basis(NamedTuple):
     """What was read for a search before it begins."""
 
     words: WordValues | None  # what they say for every row; None: they do not count
@@ -168,7 +168,7 @@ class Read(NamedTuple):
     best: BestByWords | None = None  # the rows for which words say most; None: all that are allowed are scored
 
 
-def read_words(part: Searchable, query: PoolQuery) -> Read | None:
+def read_words(part: Searchable, query: PoolQuery) -> Basis | None:
     """Read the lexical score of every row, and choose the best rows by it; None where words do not count.
 
     All of that takes time in proportion to the pool, so it is not for the search thread.
@@ -179,7 +179,7 @@ def read_words(part: Searchable, query: PoolQuery) -> Read | None:
     allowed, index, best = _allowed(part.snapshot, query), part.snapshot.generation.index, None
     if index is not None and _plan(part, query, allowed) in ("index", "selector"):
         best = best_by_words(index, words.own, query.retrieved, allowed.mask(index.count))
-    return Read(words, allowed, best)
+    return Basis(words, allowed, best)
 
 
 def affordable(part: Searchable, query: PoolQuery, journey: Journey, rate: Rate) -> PoolQuery:
@@ -203,7 +203,7 @@ class PoolSearch:
     query: PoolQuery
     codes: NDArray[np.float32]  # context vectors (M, D)
     journey: Journey
-    read: Read | None = None  # what was read of words; None: they do not count
+    basis: Basis | None = None  # what was read of words; None: they do not count
     with_candidates: bool = False  # also give the candidates that are found
 
     @property
@@ -217,7 +217,7 @@ class PoolSearch:
         return scans and part.scan.status.shares(len(self.codes))
 
 
-class Found(NamedTuple):
+class Shortlist(NamedTuple):
     """Rows of a snapshot among which are the best."""
 
     rows: Rows  # best first where they have scores, else ascending
@@ -235,45 +235,45 @@ class SearchBatch:
     threads: int | None = None  # of FAISS; None leaves it to FAISS
 
     def __call__(self, searches: list[PoolSearch]) -> list[Any]:
-        """Return for each what it found, of vectors in Redis as `Found`, or an error that is its own alone."""
+        """Return for each what it found, of vectors in Redis as `Shortlist`, or an error that is its own alone."""
         try:
-            found = search(searches, self.threads)
+            shortlists = search(searches, self.threads)
         except BaseException as error:  # as an executor does, so that no caller waits for ever
             # Of several one is to blame: the others must not fail with it.
             return [error] if len(searches) == 1 else [result for each in searches for result in self([each])]
-        return [_finished(each, rows) for each, rows in zip(searches, found, strict=True)]
+        return [_finished(each, shortlist) for each, shortlist in zip(searches, shortlists, strict=True)]
 
 
-def _finished(search: PoolSearch, found: Found) -> Any:
+def _finished(search: PoolSearch, shortlist: Shortlist) -> Any:
     """A frame of its own: an error holds the frame that caught it, which must not hold the whole batch."""
     try:
-        return part_found(search, found) if search.part.vectors.are_here else found
+        return part_hits(search, shortlist) if search.part.vectors.are_here else shortlist
     except BaseException as error:
         return error
 
 
-def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[Found]:
+def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[Shortlist]:
     """Find the best rows for each search, all of one generation; for one thread at a time.
 
     Those that scan share a pass. FAISS uses as many threads as given; None leaves it to FAISS.
     """
     began = time.perf_counter()
-    reads = [each.read or Read(None, _allowed(each.part.snapshot, each.query)) for each in searches]
-    found = [_indexed(each, read, threads) for each, read in zip(searches, reads, strict=True)]
-    scanned = [at for at, rows in enumerate(found) if rows is None]
+    bases = [each.basis or Basis(None, _allowed(each.part.snapshot, each.query)) for each in searches]
+    shortlists = [_indexed(each, basis, threads) for each, basis in zip(searches, bases, strict=True)]
+    scanned = [at for at, shortlist in enumerate(shortlists) if shortlist is None]
     queries = []
     for at in scanned:
-        each, (words, allowed, _) = searches[at], reads[at]
+        each, (words, allowed, _) = searches[at], bases[at]
         mask = allowed.mask(each.part.snapshot.generation.manifest.count)
         queries.append(Query(each.codes, each.query.depth, mask, None if words is None else words.own))
     for at, best in zip(scanned, searches[0].part.scan.top_k(queries) if queries else (), strict=True):
-        allowed = reads[at].allowed
+        allowed = bases[at].allowed
         plan: Plan = "scan" if allowed.own is None else "matches"
-        found[at] = Found(best.rows, best.scores, allowed.count, -np.inf, plan)
+        shortlists[at] = Shortlist(best.rows, best.scores, allowed.count, -np.inf, plan)
     every = [
-        _with_added(each, words, allowed, rows)
-        for each, (words, allowed, _), rows in zip(searches, reads, found, strict=True)
-        if rows is not None
+        _with_added(each, words, allowed, shortlist)
+        for each, (words, allowed, _), shortlist in zip(searches, bases, shortlists, strict=True)
+        if shortlist is not None
     ]
     for each in searches:
         each.journey.seconds["retrieve"] += time.perf_counter() - began
@@ -283,14 +283,14 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[F
 def _allowed(snapshot: Snapshot, query: PoolQuery) -> _Allowed:
     excluded: Rows = np.empty(0, np.int64)
     if query.exclude_ids:
-        found = snapshot.rows(query.exclude_ids)
-        excluded = np.unique(found[found >= 0])
+        rows = snapshot.rows(query.exclude_ids)
+        excluded = np.unique(rows[rows >= 0])
     if query.filter is None:
-        dropped, kept = snapshot.removed, snapshot.added
+        dropped, added = snapshot.removed, snapshot.added
         if len(excluded):
-            _, own, added = snapshot.split(excluded)
-            dropped, kept = np.union1d(dropped, own), np.setdiff1d(kept, added, assume_unique=True)
-        return _Allowed(None, dropped, kept, snapshot.generation.manifest.count - len(dropped))
+            _, own, new = snapshot.split(excluded)
+            dropped, added = np.union1d(dropped, own), np.setdiff1d(added, new, assume_unique=True)
+        return _Allowed(None, dropped, added, snapshot.generation.manifest.count - len(dropped))
     matching = np.setdiff1d(snapshot.matching(query.filter), excluded, assume_unique=True)
     _, own, added = snapshot.split(matching)
     return _Allowed(own, snapshot.removed, added, len(own))
@@ -305,29 +305,29 @@ def _plan(part: Searchable, query: PoolQuery, allowed: _Allowed) -> Plan:
     return "matches" if scans or len(allowed.own) <= few else "selector"
 
 
-def _indexed(search: PoolSearch, read: Read, threads: int | None) -> Found | None:
+def _indexed(search: PoolSearch, basis: Basis, threads: int | None) -> Shortlist | None:
     """Find the union of what the index finds for each context vector; None: all rows allowed must be scored."""
     index, query, codes = search.part.snapshot.generation.index, search.query, search.codes
-    words, allowed, best = read
+    words, allowed, best = basis
     if index is None or (plan := _plan(search.part, query, allowed)) in ("scan", "matches"):
         return None
     if words is not None and best is None:  # a GPU that scanned when words were read has failed since
         return None
     depth, limit = query.depth, query.retrieved
     if allowed.own is None:
-        found = retrieve(index, codes, limit, exclude=allowed.dropped, threads=threads, least=depth)
+        union = retrieve(index, codes, limit, exclude=allowed.dropped, threads=threads, least=depth)
     else:
-        found = retrieve(index, codes, limit, only=allowed.mask(index.count), threads=threads, least=depth)
-    if len(found.rows) < min(depth, allowed.count):  # a graph may not lead to so many of those allowed
+        union = retrieve(index, codes, limit, only=allowed.mask(index.count), threads=threads, least=depth)
+    if len(union.rows) < min(depth, allowed.count):  # a graph may not lead to so many of those allowed
         return None
     if best is not None:
-        found = with_words(index, found, best, limit)
-    return Found(found.rows, None, len(found.rows), found.bound, plan)
+        union = with_words(index, union, best, limit)
+    return Shortlist(union.rows, None, len(union.rows), union.bound, plan)
 
 
-def _with_added(search: PoolSearch, words: WordValues | None, allowed: _Allowed, found: Found) -> Found:
+def _with_added(search: PoolSearch, words: WordValues | None, allowed: _Allowed, shortlist: Shortlist) -> Shortlist:
     """Scan what updates have added; of what is scored already, keep the best."""
-    rows, scores, snapshot = found.rows, found.scores, search.part.snapshot
+    rows, scores, snapshot = shortlist.rows, shortlist.scores, search.part.snapshot
     if len(allowed.added):
         depth, longest = search.query.depth, snapshot.longest_added
         additions = None if words is None else words.added
@@ -340,13 +340,13 @@ def _with_added(search: PoolSearch, words: WordValues | None, allowed: _Allowed,
     elif len(allowed.added):
         best = np.lexsort((rows, -scores))[: search.query.depth]
         rows, scores = rows[best], scores[best]
-    return found._replace(rows=rows, scores=scores, looked_at=found.looked_at + len(allowed.added))
+    return shortlist._replace(rows=rows, scores=scores, looked_at=shortlist.looked_at + len(allowed.added))
 
 
-def part_found(search: PoolSearch, found: Found) -> Hits:
+def part_hits(search: PoolSearch, shortlist: Shortlist) -> Hits:
     """Score the rows that were found in a part, unless a scan has, and fetch the best if that is asked for."""
-    part, words, journey = search.part, None if search.read is None else search.read.words, search.journey
-    rows, scores, cache_available = found.rows, found.scores, True
+    part, words, journey = search.part, None if search.basis is None else search.basis.words, search.journey
+    rows, scores, cache_available = shortlist.rows, shortlist.scores, True
     if scores is None:
         gather = partial(part.gather, rows, journey.budget, first_only=True)
         stored, cache_available = journey.measure("fetch", gather)
@@ -362,41 +362,41 @@ def part_found(search: PoolSearch, found: Found) -> Hits:
         rows=rows,
         scores=scores,
         lexical=None if words is None else words.of(rows),
-        looked_at=found.looked_at,
-        bound=found.bound,
-        plan=found.plan,
+        looked_at=shortlist.looked_at,
+        bound=shortlist.bound,
+        plan=shortlist.plan,
         candidates=candidates,
         cache_available=cache_available,
     )
 
 
-def learnt(found: Hits, afforded: PoolQuery, asked: PoolQuery, seconds: float, rate: Rate) -> Hits:
+def learnt(hits: Hits, afforded: PoolQuery, query: PoolQuery, seconds: float, rate: Rate) -> Hits:
     """Learn what a search has taken, and say in what was found whether it was for fewer candidates."""
-    if found.plan not in ("index", "selector"):
-        return found
+    if hits.plan not in ("index", "selector"):
+        return hits
     rate.learn(FIXED + afforded.retrieved, seconds)
-    return replace(found, reduced=afforded.retrieve_k < asked.retrieve_k)
+    return replace(hits, reduced=afforded.retrieve_k < query.retrieve_k)
 
 
-def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
+def read_in(part: Searchable, lookup: Lookup, journey: Journey) -> Stock:
     """Look candidates of a part up; what is stored of them is read later, within a request's budget for Redis."""
     values = None
-    if wanted.rows is not None:
-        positions, rows = np.arange(len(wanted.rows)), wanted.rows
+    if lookup.rows is not None:
+        positions, rows = np.arange(len(lookup.rows)), lookup.rows
     else:
         words = None
-        if wanted.conversation is not None:
-            words = journey.measure("retrieve", partial(part.snapshot.word_values, wanted.conversation))
-        of_texts, of_ids = partial(part.snapshot.rows_of_texts, wanted.texts), partial(part.snapshot.rows, wanted.ids)
-        found = journey.measure("fetch", of_texts if wanted.texts else of_ids)
-        positions = np.flatnonzero(found >= 0)
-        rows = found[positions]
+        if lookup.conversation is not None:
+            words = journey.measure("retrieve", partial(part.snapshot.word_values, lookup.conversation))
+        of_texts, of_ids = partial(part.snapshot.rows_of_texts, lookup.texts), partial(part.snapshot.rows, lookup.ids)
+        row_of = journey.measure("fetch", of_texts if lookup.texts else of_ids)
+        positions = np.flatnonzero(row_of >= 0)
+        rows = row_of[positions]
         values = None if words is None else words.of(rows)
 
     return Stock(
         positions=positions,
         words=values,
         longest=part.longest,
-        candidates=lambda asked: part.snapshot.candidates(rows[asked]),
-        gather=lambda asked, first_only=False: part.gather(rows[asked], journey.budget, first_only=first_only),
+        candidates=lambda numbers: part.snapshot.candidates(rows[numbers]),
+        gather=lambda numbers, first_only=False: part.gather(rows[numbers], journey.budget, first_only=first_only),
     )

@@ -89,11 +89,11 @@ def selected(request: RankRequest, places: Iterable[RankedCandidate]) -> list[Ra
     return chosen
 
 
-def filling(request: RankRequest, found: Sequence[RankedCandidate]) -> "Filling | Deepening | None":
+def filling(request: RankRequest, places: Sequence[RankedCandidate]) -> "Filling | Deepening | None":
     """Return what looks for more than a search for `request.depth` candidates has found; None: nothing has to."""
     if request.grouping is not None:
-        return Filling(request, found)
-    return Deepening(request, found) if request.collapse else None
+        return Filling(request, places)
+    return Deepening(request, places) if request.collapse else None
 
 
 class Filling:
@@ -109,14 +109,14 @@ class Filling:
 
     reason: Degraded = "groups_incomplete"  # what an answer lacks if there was no time for all searches
 
-    def __init__(self, request: RankRequest, found: Sequence[RankedCandidate]) -> None:
+    def __init__(self, request: RankRequest, places: Sequence[RankedCandidate]) -> None:
         """Begin with what a search for `request.depth` candidates has found, best first."""
         self._request, self.round = request, 0  # how many searches there were before the next one
-        self._wanted: list[_Key] | None = None  # None: any group
+        self._targets: list[_Key] | None = None  # None: any group
         self._reached: dict[_Key, _Place] = {}
-        self._all_reached = self._end_of(found, request.depth)
+        self._all_reached = self._end_of(places, request.depth)
         # What was found so far: first what a later stage has placed, then the others, best first.
-        self.places = list(found)
+        self.places = list(places)
 
     def next_search(self) -> RankRequest | None:
         """Return the search to do next; None: every candidate of the answer is among those found."""
@@ -132,31 +132,31 @@ class Filling:
             return None
         all_open, lacking, full = short or (groups.all_open, groups.lacking, groups.full)
         self.round += 1
-        self._wanted = list(dict.fromkeys([*lacking, *groups.lacking])) if all_open else None
+        self._targets = list(dict.fromkeys([*lacking, *groups.lacking])) if all_open else None
         conditions = [] if self._request.filter is None else [self._request.filter]
-        if self._wanted is not None:
-            conditions.append({field: [value_of(key) for key in self._wanted]})
+        if self._targets is not None:
+            conditions.append({field: [value_of(key) for key in self._targets]})
         if full:
             conditions.append({"$not": {field: [value_of(key) for key in full]}})
         return replace(self._request, filter={"$and": conditions}, top_k=self._depth, grouping=None, top_n=None)
 
-    def add(self, found: Sequence[RankedCandidate]) -> None:
+    def add(self, deeper: Sequence[RankedCandidate]) -> None:
         """Take in what the search has found, best first."""
-        end = self._end_of(found, self._depth)
-        if self._wanted is None:
+        end = self._end_of(deeper, self._depth)
+        if self._targets is None:
             self._all_reached = max(self._all_reached, end)
-        for key in self._wanted or ():
+        for key in self._targets or ():
             self._reached[key] = max(self._reached.get(key, _START), end)
-        self.places = _together(self.places, found)
+        self.places = _together(self.places, deeper)
 
     @property
     def _depth(self) -> int:
         return min(MOST_DEPTH, self._request.depth << self.round)
 
-    def _end_of(self, found: Sequence[RankedCandidate], depth: int) -> _Place:
-        if len(found) < depth or not _is_high_enough(self._request, found[-1]):
+    def _end_of(self, places: Sequence[RankedCandidate], depth: int) -> _Place:
+        if len(places) < depth or not _is_high_enough(self._request, places[-1]):
             return _END
-        return _place_of(found[-1])
+        return _place_of(places[-1])
 
     def _reach(self, groups: Groups) -> _Place:
         """Return how far down everything is known that could be taken in."""
@@ -174,11 +174,11 @@ class Deepening:
 
     reason: Degraded = "collapse_incomplete"
 
-    def __init__(self, request: RankRequest, found: Sequence[RankedCandidate]) -> None:
+    def __init__(self, request: RankRequest, places: Sequence[RankedCandidate]) -> None:
         """Begin with what a search for `request.depth` candidates has found, best first."""
         self._request, self._depth, self.round = request, request.depth, 0
-        self.places = list(found)
-        self._is_all = self._ends(found)
+        self.places = list(places)
+        self._is_all = self._ends(places)
 
     def next_search(self) -> RankRequest | None:
         """Return the search to do next; None: there are enough texts, or no more."""
@@ -188,20 +188,20 @@ class Deepening:
         self._depth = min(MOST_DEPTH, 2 * self._depth)
         return replace(self._request, top_k=self._depth, collapse=False, top_n=None)
 
-    def add(self, found: Sequence[RankedCandidate]) -> None:
+    def add(self, deeper: Sequence[RankedCandidate]) -> None:
         """Take in what the search has found, best first."""
-        self._is_all = self._ends(found)
-        self.places = _together(self.places, found)
+        self._is_all = self._ends(deeper)
+        self.places = _together(self.places, deeper)
 
-    def _ends(self, found: Sequence[RankedCandidate]) -> bool:
-        return len(found) < self._depth or not _is_high_enough(self._request, found[-1])
+    def _ends(self, places: Sequence[RankedCandidate]) -> bool:
+        return len(places) < self._depth or not _is_high_enough(self._request, places[-1])
 
 
-def _together(places: Sequence[RankedCandidate], found: Sequence[RankedCandidate]) -> list[RankedCandidate]:
+def _together(places: Sequence[RankedCandidate], deeper: Sequence[RankedCandidate]) -> list[RankedCandidate]:
     """Return the candidates of a ranking and of a deeper search: first what a later stage has placed."""
-    known = {place.id for place in places}
+    known_ids = {place.id for place in places}
     by_stages = [place for place in places if place.cross is not None]
-    others = [*places[len(by_stages) :], *(place for place in found if place.id not in known)]
+    others = [*places[len(by_stages) :], *(place for place in deeper if place.id not in known_ids)]
     return by_stages + sorted(others, key=_place_of)
 
 
@@ -262,19 +262,19 @@ def decided(
     ranker: VectorScorer,
     scorer: PairScorer | None,
     counts_words: bool,
-    seen: Mapping[str, int],
+    languages: Mapping[str, int],
 ) -> Decision:
     """Say whether the first result is an answer: whether it is right with this probability.
 
     Its probability is by the model that placed it: the cross-encoder, or the generation's own. counts_words: whether
-    the generation has words, which the cross-encoder's scores include then. seen: the languages of the pool.
+    the generation has words, which the cross-encoder's scores include then. languages: those of the pool.
     """
     probability = None
     if ranked.places:
         first = ranked.places[0]
         # The words of the generation's own model always count in its scores.
         model, counts_words = (ranker, True) if first.cross is None else (scorer, counts_words)
-        if model is not None and foreign_to(model.languages, seen):
+        if model is not None and foreign_to(model.languages, languages):
             return Decision(False, None, threshold, "language")
         skipped = first.cross is None and ranked.lacks_second_stage  # a score of another kind than the calibrated ones
         if model is not None and model.calibration is not None and not skipped:

@@ -22,7 +22,7 @@ from polyrank.service.live.models import VectorScorer
 from polyrank.service.ranking.parts import Serving, Stock
 from polyrank.service.ranking.rescoring import LateScores, ListWords, list_words, second_stage
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest, SentCandidate
 from polyrank.service.scheduling.forwards import CountedContext
 from polyrank.service.scheduling.stages import Journey
 
@@ -42,16 +42,16 @@ class TextVectors:
         # (T, D) in the store's dtype; rows of texts that are not known yet have no meaning.
         self.vectors: NDArray[Any] = np.empty((len(texts), serving.ranker.dim), DTYPES[manifest.dtype])
         self.rows: list[NDArray[Any] | None] = [None] * len(texts)  # of each text, if the model has a second stage
-        self.known = np.zeros(len(texts), bool)  # whose vector is there
+        self.is_known = np.zeros(len(texts), bool)  # whose vector is there
         for part in serving.parts:  # an id says in which part a candidate is, a text does not
-            asked = np.flatnonzero(~self.known)
-            if (stored := part.texts_here([texts[at] for at in asked.tolist()])) is None:
+            unknown = np.flatnonzero(~self.is_known)
+            if (stored := part.texts_here([texts[at] for at in unknown.tolist()])) is None:
                 break
-            self._enter(asked[stored.positions], stored.made)
+            self._enter(unknown[stored.positions], stored.made)
         self._read(budget)
         first: dict[str, int] = {}
         self._like: dict[int, list[int]] = {}  # all positions of a new text, by the first
-        for at in np.flatnonzero(~self.known).tolist():
+        for at in np.flatnonzero(~self.is_known).tolist():
             self._like.setdefault(first.setdefault(texts[at], at), []).append(at)
         # Positions of the texts that nobody knew, ascending, of equal ones the first.
         self.new = np.fromiter(self._like, np.int64, len(self._like))
@@ -60,14 +60,15 @@ class TextVectors:
         """Take over what the cache knows of the texts that are not stored."""
         if self._cache is None:
             return
-        asked = np.flatnonzero(~self.known)
-        made, known, self.cache_available = self._cache.read([self.texts[at] for at in asked.tolist()], budget)
-        self._enter(asked[known], made)
+        unknown = np.flatnonzero(~self.is_known)
+        texts = [self.texts[at] for at in unknown.tolist()]
+        representations, positions, self.cache_available = self._cache.read(texts, budget)
+        self._enter(unknown[positions], representations)
 
-    def _enter(self, positions: NDArray[np.int64], made: Representations) -> None:
-        self.vectors[positions], self.known[positions] = made.first, True
-        if made.late is not None and made.counts is not None:
-            for at, each in zip(positions.tolist(), each_of(made.late, made.counts), strict=True):
+    def _enter(self, positions: NDArray[np.int64], representations: Representations) -> None:
+        self.vectors[positions], self.is_known[positions] = representations.first, True
+        if representations.late is not None and representations.counts is not None:
+            for at, each in zip(positions.tolist(), each_of(representations.late, representations.counts), strict=True):
                 self.rows[at] = each
 
     @property
@@ -76,7 +77,7 @@ class TextVectors:
         return [self.texts[at] for at in self.new.tolist()]
 
     @property
-    def made(self) -> Representations:
+    def representations(self) -> Representations:
         """What the model makes of all texts; each is known."""
         if self._late is None:
             return Representations(self.vectors)
@@ -93,23 +94,23 @@ class TextVectors:
         new = self.new[positions].tolist()
         try:
             # A new vector is rounded as a stored one is, so that both score alike.
-            made = rounded_all(Representations.join(outputs), self._dtype)
+            rounded = rounded_all(Representations.join(outputs), self._dtype)
         except BuildError as error:
             raise InferenceFailed(str(error)) from error
         like = [self._like[at] for at in new]
         number = np.repeat(np.arange(len(new)), list(map(len, like)))
-        self._enter(np.array([at for each in like for at in each], np.int64), made.take(number))
+        self._enter(np.array([at for each in like for at in each], np.int64), rounded.take(number))
         if self._cache is not None:
-            self._cache.write([self.texts[at] for at in new], made)
+            self._cache.write([self.texts[at] for at in new], rounded)
 
 
 async def look_up(runtime: Runtime, serving: Serving, request: RankRequest, journey: Journey) -> TextVectors:
     """Fetch the vectors of the texts that were sent, as far as they are stored or cached, and sort out the ids."""
 
     def look() -> TextVectors:
-        kept = [given for _, given in _kept(request)]
-        texts = [given.text for given in kept if given.text is not None]
-        ids = [given.id for given in kept if given.text is None and given.id is not None]
+        candidates = [candidate for _, candidate in _allowed(request)]
+        texts = [candidate.text for candidate in candidates if candidate.text is not None]
+        ids = [candidate.id for candidate in candidates if candidate.text is None and candidate.id is not None]
         with journey.timed("fetch"):
             return TextVectors(serving, texts, ids, journey.budget)
 
@@ -121,10 +122,10 @@ async def look_up(runtime: Runtime, serving: Serving, request: RankRequest, jour
 class Sent:
     """The candidates that were sent and are known, and what is stored of them."""
 
-    known: list[tuple[int, Given]]  # each with its position in the request
+    candidates: list[tuple[int, SentCandidate]]  # each with its position in the request
     rows: dict[str, int]  # of those that came by their ids alone and are there, by id, counted from 0
     # What the model makes of all, in their order; without rows for a second stage if some are not to be had.
-    made: Representations
+    representations: Representations
     longest: float | None  # a length that no stored vector exceeds; None: it is not known
     additions: Additions | None  # what words add; None: nothing
     turns_share: float  # how much of their weights the words of the turns kept
@@ -134,7 +135,7 @@ class Sent:
 
     def take(self, positions: NDArray[np.int64]) -> tuple[Representations, bool]:
         """Return what is stored of some, and that the caches answered, of which `cache_available` tells."""
-        return self.made.take(positions), True
+        return self.representations.take(positions), True
 
 
 class GatheredRequest(NamedTuple):
@@ -216,26 +217,26 @@ def _sent(
     `words` are what they say for the texts (T,), and behind them for what is stored; None: they do not count, or ids
     came alone.
     """
-    sent, by_id = _kept(request), sent_texts.ids
+    sent, by_id = _allowed(request), sent_texts.ids
     row_of = {by_id[at]: row for row, at in enumerate(stored.positions.tolist())}
     missing = [candidate_id for candidate_id in dict.fromkeys(by_id) if candidate_id not in row_of]
-    known = [(at, given) for at, given in sent if given.text is not None or given.id in row_of]
-    if missing and not known:
+    candidates = [(at, candidate) for at, candidate in sent if candidate.text is not None or candidate.id in row_of]
+    if missing and not candidates:
         raise UnknownCandidates(missing)
-    is_text = np.array([given.text is not None for _, given in known], dtype=bool)
+    is_text = np.array([candidate.text is not None for _, candidate in candidates], dtype=bool)
     with journey.timed("fetch"):
         try:
-            (of_ids, available), of_texts = stored.gather(stored.every), sent_texts.made
+            (of_ids, available), of_texts = stored.gather(stored.every), sent_texts.representations
         except StoreUnavailable:  # the rows of a second stage are not to be had
             of_ids, available = stored.gather(stored.every, first_only=True)[0], False
             of_texts = Representations(sent_texts.vectors)
-        places = np.empty(len(known), np.int64)
+        places = np.empty(len(candidates), np.int64)
         places[is_text], places[~is_text] = np.arange(is_text.sum()), is_text.sum() + np.arange((~is_text).sum())
-        made = Representations.join([of_texts, of_ids]).take(places)
+        representations = Representations.join([of_texts, of_ids]).take(places)
     return Sent(
-        known,
+        candidates,
         row_of,
-        made,
+        representations,
         max(stored.longest, longest_row(sent_texts.vectors)) if by_id else None,
         _additions(serving, words, stored.words, is_text),
         1.0 if words is None else words.turns_share,
@@ -250,10 +251,10 @@ async def place(
 ) -> Ranked:
     """Score what was gathered, by the second stage if the model has one, and order it."""
     context, sent, late = gathered.context, gathered.sent, LateScores(None, [])
-    if serving.ranker.late_rows is not None and sent.made.late is None:
+    if serving.ranker.late_rows is not None and sent.representations.late is None:
         late = LateScores(None, ["late_failed"])  # the answer says as well that a cache is not available
     elif serving.ranker.late_rows is not None:
-        late = await second_stage(runtime, serving.ranker, context, len(sent.known), sent.take, journey)
+        late = await second_stage(runtime, serving.ranker, context, len(sent.candidates), sent.take, journey)
     order = partial(_placed, request, context.encoding.codes, sent, late.scores, journey)
     ranked = await runtime.candidates.run(order, journey)
     if lost := sent.stored.lost:
@@ -269,14 +270,20 @@ def _placed(
     """Rank the candidates that were sent, by their second stage (N,), or by the context vectors `codes` (M, D)."""
     with journey.timed("score"):
         if late is None:
-            best = top_k(sent.made.first, codes, request.depth, longest=sent.longest, additions=sent.additions)
+            best = top_k(
+                sent.representations.first, codes, request.depth, longest=sent.longest, additions=sent.additions
+            )
         else:
             best = best_of(late if sent.additions is None else sent.additions.to(late), request.depth)
     with journey.timed("fetch"):
         lexical = None if sent.additions is None else sent.additions.values[best.rows].tolist()
-        places = _places([sent.known[at] for at in best.rows.tolist()], sent, best, lexical)
+        places = _places([sent.candidates[at] for at in best.rows.tolist()], sent, best, lexical)
     ranked = Ranked(
-        places=places, exact=True, looked_at=len(sent.known), missing_ids=sent.missing, turns_share=sent.turns_share
+        places=places,
+        exact=True,
+        looked_at=len(sent.candidates),
+        missing_ids=sent.missing,
+        turns_share=sent.turns_share,
     )
     return ranked if sent.cache_available else ranked.without("cache_unavailable")
 
@@ -301,24 +308,24 @@ def _additions(
     return Additions(serving.generation.words.evidence.late_weight, values)
 
 
-def _kept(request: RankRequest) -> list[tuple[int, Given]]:
+def _allowed(request: RankRequest) -> list[tuple[int, SentCandidate]]:
     """Return the candidates sent, without those to exclude, and the position of each in the request."""
     excluded = set(request.exclude_ids)
-    return [(at, given) for at, given in enumerate(request.candidates or ()) if given.id not in excluded]
+    return [(at, candidate) for at, candidate in enumerate(request.candidates or ()) if candidate.id not in excluded]
 
 
 def _places(
-    chosen: list[tuple[int, Given]], sent: Sent, best: TopK, lexical: list[float] | None
+    chosen: list[tuple[int, SentCandidate]], sent: Sent, best: TopK, lexical: list[float] | None
 ) -> list[RankedCandidate]:
-    stored_ids = [given.id for _, given in chosen if given.text is None and given.id is not None]
+    stored_ids = [candidate.id for _, candidate in chosen if candidate.text is None and candidate.id is not None]
     stored = iter(sent.stored.candidates(np.array([sent.rows[each] for each in stored_ids], np.int64)))
     places = []
     values: Sequence[float | None] = lexical or [None] * len(chosen)
-    for (at, given), score, value in zip(chosen, best.scores.tolist(), values, strict=True):
-        if given.text is not None:
-            places.append(RankedCandidate(given.id, given.text, score, index=at, lexical=value))
+    for (at, candidate), score, value in zip(chosen, best.scores.tolist(), values, strict=True):
+        if candidate.text is not None:
+            places.append(RankedCandidate(candidate.id, candidate.text, score, index=at, lexical=value))
         else:
-            candidate = next(stored)
-            metadata = candidate.metadata
-            places.append(RankedCandidate(candidate.id, candidate.text, score, metadata, index=at, lexical=value))
+            entry = next(stored)
+            metadata = entry.metadata
+            places.append(RankedCandidate(entry.id, entry.text, score, metadata, index=at, lexical=value))
     return places

@@ -47,14 +47,14 @@ async def embed_queries(runtime: Runtime, serving: Serving, texts: Sequence[str]
     """Encode each text as a context; errors as `embed`, and InvalidInput where a context has several vectors."""
     ranker, forwards = serving.ranker, runtime.forwards
     async with runtime.admitted(journey, costs.text_tokens(texts)):
-        read = [await forwards.tokenize_context(ranker, Conversation.of(text), journey) for text in texts]
-        encoded = await forwards.contexts(ranker, [tokens for tokens, _ in read], journey)
+        contexts = [await forwards.tokenize_context(ranker, Conversation.of(text), journey) for text in texts]
+        encoded = await forwards.contexts(ranker, [tokens for tokens, _ in contexts], journey)
     if any(len(each.codes) != 1 for each in encoded):
         why = f"a {ranker.architecture}-encoder makes several vectors of one query, not one"
         raise InvalidInput(f"{why}; ask /rank, or embed texts as documents")
-    cut = sum(truncation.tokens > 0 for _, truncation in read)
+    cut = sum(truncation.tokens > 0 for _, truncation in contexts)
     vectors = Representations(np.concatenate([each.codes for each in encoded]))
-    return Embeddings(vectors, sum(len(tokens) for tokens, _ in read), cut, journey.seconds)
+    return Embeddings(vectors, sum(len(tokens) for tokens, _ in contexts), cut, journey.seconds)
 
 
 async def tokenize(runtime: Runtime, work: Callable[[str], T], texts: Sequence[str], journey: Journey) -> list[T]:
@@ -87,8 +87,8 @@ async def classify(runtime: Runtime, conversation: Conversation, texts: Sequence
     """Tell the classes of texts, each beside the conversation or as its last turn; errors as `embed`."""
     classifier = runtime.required_classifier()
     async with runtime.admitted(journey, costs.class_tokens(classifier, conversation, texts)):
-        told = await _Classifying(runtime.forwards, journey).logits(classifier, conversation, texts)
-    return Classes(shares(told.logits), told.truncation, told.tokens, journey.seconds)
+        output = await _Classifying(runtime.forwards, journey).logits(classifier, conversation, texts)
+    return Classes(shares(output.logits), output.truncation, output.tokens, journey.seconds)
 
 
 class _ClassLogits(NamedTuple):
@@ -111,11 +111,11 @@ class _Classifying:
             if network.retrieves:
                 return await self._pairs_apart(network, conversation, texts)
             return await self._pairs_joined(network, conversation, texts)
-        said = [conversation.followed_by(text) for text in texts]
+        conversations = [conversation.followed_by(text) for text in texts]
         if network.retrieves:
             assert classifier.label_rows is not None
-            return await self._scored_apart(network, said, classifier.label_rows)
-        return await self._scored_joined(network, said, classifier.labels)
+            return await self._scored_apart(network, conversations, classifier.label_rows)
+        return await self._scored_joined(network, conversations, classifier.labels)
 
     async def _pairs_joined(
         self, network: CrossRanker, conversation: Conversation, texts: Sequence[str]
@@ -132,40 +132,42 @@ class _Classifying:
         [ids], truncation = await self._tokens(network, [conversation])
         tokens, cut = await forwards.tokenize_candidates(network, texts, journey)
         context = await forwards.context(network, ids, journey)
-        made = Representations.join(await forwards.candidates(network, tokens, journey))
+        representations = Representations.join(await forwards.candidates(network, tokens, journey))
         logits = []
         for start in range(0, len(texts), AT_ONCE):
-            some = made.take(np.arange(start, min(start + AT_ONCE, len(texts))))
+            some = representations.take(np.arange(start, min(start + AT_ONCE, len(texts))))
             cost = len(some.first) if some.counts is None else max(1, network.late_tokens(len(ids), some.counts))
             logits += await self._run("late", Work(_VectorClassBatch(network), [(context.encoding, some)], [cost]))
-        seen = len(ids) + sum(map(len, tokens))
-        return _ClassLogits(np.concatenate(logits), replace(truncation, candidates=cut), seen)
+        token_count = len(ids) + sum(map(len, tokens))
+        return _ClassLogits(np.concatenate(logits), replace(truncation, candidates=cut), token_count)
 
     async def _scored_joined(
-        self, network: CrossRanker, said: Sequence[Conversation], labels: Sequence[str]
+        self, network: CrossRanker, conversations: Sequence[Conversation], labels: Sequence[str]
     ) -> _ClassLogits:
         """Read each conversation together with the name of each class."""
-        read = [await self._forwards.split(network, each, labels, self._journey) for each in said]
-        pairs, lengths = [pair for each in read for pair in each.pairs], [n for each in read for n in each.lengths]
+        splits = [await self._forwards.split(network, each, labels, self._journey) for each in conversations]
+        pairs, lengths = [pair for each in splits for pair in each.pairs], [n for each in splits for n in each.lengths]
         scores = await self._run("pair", Work(PairBatch(network), pairs, lengths))
-        logits = np.array(scores, np.float32).reshape(len(said), len(labels))
-        return _ClassLogits(logits, _sum([each.truncation for each in read]), sum(lengths))
+        logits = np.array(scores, np.float32).reshape(len(conversations), len(labels))
+        return _ClassLogits(logits, _sum([each.truncation for each in splits]), sum(lengths))
 
     async def _scored_apart(
-        self, network: VectorRanker, said: Sequence[Conversation], labels: Representations
+        self, network: VectorRanker, conversations: Sequence[Conversation], labels: Representations
     ) -> _ClassLogits:
         """Read each conversation, and score what was made of the names of the classes."""
-        tokens, truncation = await self._tokens(network, said)
+        tokens, truncation = await self._tokens(network, conversations)
         contexts = await self._forwards.contexts(network, tokens, self._journey)
         counts = np.zeros(0, np.int64) if labels.counts is None else labels.counts
         costs = [max(1, network.late_tokens(len(ids), counts)) for ids in tokens]
         work = Work(LateBatch(network), [(context, labels) for context in contexts], costs)
         return _ClassLogits(np.stack(await self._run("late", work)), truncation, sum(map(len, tokens)))
 
-    async def _tokens(self, network: VectorRanker, said: Sequence[Conversation]) -> tuple[list[list[int]], Truncation]:
+    async def _tokens(
+        self, network: VectorRanker, conversations: Sequence[Conversation]
+    ) -> tuple[list[list[int]], Truncation]:
         """Tokenise conversations; also returns what was cut of all."""
-        read = [await self._forwards.tokenize_context(network, each, self._journey) for each in said]
-        return [ids for ids, _ in read], _sum([truncation for _, truncation in read])
+        contexts = [await self._forwards.tokenize_context(network, each, self._journey) for each in conversations]
+        return [ids for ids, _ in contexts], _sum([truncation for _, truncation in contexts])
 
     async def _run(self, lane: Lane, work: Work) -> list[Any]:
         return await self._forwards.run(lane, work, self._journey)

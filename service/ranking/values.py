@@ -18,7 +18,7 @@ Rows = NDArray[np.int64]
 _WITHOUT_SECOND_STAGE: frozenset[Degraded] = frozenset({"late_skipped_deadline", "late_failed"})
 
 
-class Given(NamedTuple):
+class SentCandidate(NamedTuple):
     """A candidate sent along: an id of the generation, a text, or a text with an id that names it."""
 
     id: str | None
@@ -50,7 +50,7 @@ class RankRequest:
     """One ranking to do."""
 
     conversation: Conversation
-    candidates: tuple[Given, ...] | None = None  # what to rank; None: retrieve from the generation
+    candidates: tuple[SentCandidate, ...] | None = None  # what to rank; None: retrieve from the generation
     top_k: int = 10  # how many to answer with; with groups: how many groups
     retrieve_k: int = 200  # how many candidates to score of those that an index finds
     exact: bool = False  # score the whole pool
@@ -123,14 +123,14 @@ class Hits:
 
     def take(self, positions: Rows) -> "Hits":
         """Return those at some positions, in their order."""
-        found = self.candidates
+        candidates = self.candidates
         return replace(
             self,
             order=self.order[positions],
             rows=self.rows[positions],
             scores=self.scores[positions],
             lexical=None if self.lexical is None else self.lexical[positions],
-            candidates=None if found is None else [found[at] for at in positions.tolist()],
+            candidates=None if candidates is None else [candidates[at] for at in positions.tolist()],
             parts=None if self.parts is None else self.parts[positions],
         )
 

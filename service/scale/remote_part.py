@@ -21,7 +21,7 @@ from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
 from polyrank.service.live.searchable import SearchStatus
-from polyrank.service.ranking.parts import PartMissing, Stock, Wanted
+from polyrank.service.ranking.parts import Lookup, PartMissing, Stock
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Hits, PoolQuery
 from polyrank.service.scale.calls import AskedQuery, Holding, PartStored
@@ -132,7 +132,7 @@ class RemotePart:
             asked = AskedQuery(self.revision, query, encoded.encoding.codes)
             return await self.calls.search(asked, journey.before_last().deadline)
 
-    async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
+    async def read(self, runtime: Runtime, wanted: Lookup, journey: Journey) -> Stock:
         """See `Part.read`; what is wanted is fetched at once."""
         with journey.timed("fetch"):
             found: PartStored = await self.calls.ask("stored", journey, self.revision, wanted)

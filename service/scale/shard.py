@@ -31,8 +31,8 @@ from polyrank.model.text.reading import finish
 from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.searchable import Opener, Searchable, SearchStatus
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.parts import Wanted
-from polyrank.service.ranking.retrieval import PoolSearch, affordable, learnt, part_found, read_in
+from polyrank.service.ranking.parts import Lookup
+from polyrank.service.ranking.retrieval import PoolSearch, affordable, learnt, part_hits, read_in
 from polyrank.service.ranking.values import Hits
 from polyrank.service.scale.calls import LATE, SHORT, AskedQuery, Holding, PartStored, Reply
 from polyrank.service.scheduling.admission import Rate
@@ -193,10 +193,10 @@ class Body:
             searches.append(PoolSearch(part, query, each.codes, journey, words, query.with_candidates))
         found = retrieval.search(searches, self._threads)
         for search, (_, each, journey), rows in zip(searches, asked, found, strict=True):
-            made = part_found(search, rows)
+            made = part_hits(search, rows)
             yield learnt(made, search.query, each.query, journey.total(), self._rate)
 
-    def stored(self, holding: Holding, revision: int, wanted: Wanted) -> PartStored:
+    def stored(self, holding: Holding, revision: int, wanted: Lookup) -> PartStored:
         """Return what is stored of candidates, by their rows, their ids or their texts."""
         part = self._part(holding).at(revision)
         stock = read_in(part, wanted, Journey())

@@ -20,7 +20,7 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.live.searchable import Opener
 from polyrank.service.ranking.here import serve
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Given, Ranked, RankRequest
+from polyrank.service.ranking.values import Ranked, RankRequest, SentCandidate
 
 Scores = list[tuple[str | None, float, float | None]]
 
@@ -65,7 +65,7 @@ def requests(count: int) -> list[RankRequest]:
     return [
         RankRequest(
             conversation=Conversation.of([words(12) for _ in range(rng.integers(1, 4))]),
-            candidates=tuple(Given(f"g{at}", words(10)) for at in range(12)) if n % 3 == 0 else None,
+            candidates=tuple(SentCandidate(f"g{at}", words(10)) for at in range(12)) if n % 3 == 0 else None,
             top_n=5 if n % 2 else None,
         )
         for n in range(count)

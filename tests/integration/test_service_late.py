@@ -48,7 +48,7 @@ from polyrank.service.ranking import costs, engine, rescoring
 from polyrank.service.ranking.here import serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import LateScores
-from polyrank.service.ranking.values import Given, Grouping, Ranked
+from polyrank.service.ranking.values import Grouping, Ranked, SentCandidate
 from polyrank.service.scheduling import stages
 from polyrank.service.settings import Settings
 
@@ -109,9 +109,9 @@ def test_stored_inline_and_by_id_give_the_same(serving: Serving) -> None:
     assert_same(stored, wanted)
     assert (stored.exact, len(stored.places)) == (True, 60)
 
-    inline = rank(serving, asked(TEXT, top_k=60, candidates=tuple(Given(each.id, each.text) for each in POOL)))
-    by_id = rank(serving, asked(TEXT, top_k=60, candidates=tuple(Given(each.id, None) for each in POOL)))
-    half = [Given(each.id, each.text if n % 2 else None) for n, each in enumerate(POOL)]
+    inline = rank(serving, asked(TEXT, top_k=60, candidates=tuple(SentCandidate(each.id, each.text) for each in POOL)))
+    by_id = rank(serving, asked(TEXT, top_k=60, candidates=tuple(SentCandidate(each.id, None) for each in POOL)))
+    half = [SentCandidate(each.id, each.text if n % 2 else None) for n, each in enumerate(POOL)]
     mixed = rank(serving, asked(TEXT, top_k=60, candidates=tuple(half)))
     for ranked in (inline, by_id, mixed):
         assert_same(ranked, wanted)
@@ -187,7 +187,7 @@ def test_a_replica_that_cannot_have_the_rows_answers_by_the_first_stage(tmp_path
     generation = build_store(tmp_path, POOL, ranker=WordRanker(late=RAGGED), redis_url=redis_process.url)
     (tmp_path / "generations" / generation / LATE_FILE).unlink()
     wanted = expected(open_replica(tmp_path))
-    by_id = tuple(Given(each.id, None) for each in POOL)
+    by_id = tuple(SentCandidate(each.id, None) for each in POOL)
     with closing(LiveStore(tmp_path, redis_url=redis_process.url)) as here:
         if lost == "all":
             with redis_process.client() as client:
@@ -235,7 +235,7 @@ def test_updates_compaction_and_rollback_keep_the_scores(tmp_path: Path, ranker:
 def test_texts_are_kept_with_their_rows(tmp_path: Path, ranker: WordRanker, redis_url: str) -> None:
     build_store(tmp_path, POOL, ranker=ranker)
     settings = Settings(store=tmp_path, redis_url=redis_url, vector_cache_mb=8)
-    sent = asked(TEXT, top_k=60, candidates=tuple(Given(each.id, each.text) for each in POOL))
+    sent = asked(TEXT, top_k=60, candidates=tuple(SentCandidate(each.id, each.text) for each in POOL))
     caches = Caches(settings, Metrics())
     serving = open_serving(tmp_path, caches=caches)
     wanted = expected(serving)
@@ -253,7 +253,7 @@ def test_texts_are_kept_with_their_rows(tmp_path: Path, ranker: WordRanker, redi
 
 @pytest.mark.parametrize("sends", [False, True])
 def test_too_little_time_leaves_the_first_stage(ragged: Serving, monkeypatch: pytest.MonkeyPatch, sends: bool) -> None:
-    candidates = tuple(Given(each.id, each.text) for each in POOL) if sends else None
+    candidates = tuple(SentCandidate(each.id, each.text) for each in POOL) if sends else None
     plain = rank(ragged, asked(TEXT, candidates=candidates))
 
     with running() as runtime:
@@ -328,7 +328,7 @@ def test_it_is_priced_for_admission(ragged: Serving) -> None:
 
     assert tokens() == 200 * RAGGED.usual_count // 100
     assert tokens(retrieve_k=5000) == tokens(exact=True) == 1000 * RAGGED.usual_count // 100
-    assert tokens(candidates=tuple(Given(None, "x") for _ in range(50))) == 50 * RAGGED.usual_count // 100
+    assert tokens(candidates=tuple(SentCandidate(None, "x") for _ in range(50))) == 50 * RAGGED.usual_count // 100
     assert tokens(top_k=600) == tokens(retrieve_k=600)
     ragged.ranker.late_rows = None
     assert tokens() == 0

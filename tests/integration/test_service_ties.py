@@ -22,7 +22,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.rankers.networks import VectorRanker
 from polyrank.service.changes.updating import Acknowledged, Updating
-from polyrank.service.ranking.values import Given, RankedCandidate
+from polyrank.service.ranking.values import RankedCandidate, SentCandidate
 
 KINDS: dict[str, dict[str, Any]] = {
     "bi": {"architecture": "bi"}, "poly": {"architecture": "poly", "n_codes": 4},
@@ -125,8 +125,8 @@ def test_a_text_that_is_sent_scores_as_the_stored_one(model: VectorRanker, tmp_p
     live = LiveStore(tmp_path, load=lambda _: model)
     live.upsert(*old()[20:30])
     live.upsert(*new()[20:30])
-    texts = [Given(None, text) for text in TEXTS]
-    ids = [Given(f"{prefix}{n}", None) for prefix in ("old", "new") for n in range(30)]
+    texts = [SentCandidate(None, text) for text in TEXTS]
+    ids = [SentCandidate(f"{prefix}{n}", None) for prefix in ("old", "new") for n in range(30)]
     sent = (*ids, *texts, *reversed(texts))
     found: dict[str, list[float]] = {}
     for place in rank(live.serving, asked(CONTEXT, top_k=200, candidates=sent)).places:

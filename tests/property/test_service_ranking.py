@@ -12,7 +12,7 @@ from service_fakes import WORDS, asked, build_store, open_serving, rank
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Given, Ranked
+from polyrank.service.ranking.values import Ranked, SentCandidate
 
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join), min_size=1, max_size=25)
 CONTEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=10).map(" ".join)
@@ -45,8 +45,8 @@ def serve(roots: Iterator[Path], texts: list[str], dtype: str, kind: str) -> Ser
 def test_texts_ids_and_retrieval_score_alike(roots, texts: list[str], context: str, dtype: str, kind: str) -> None:
     serving = serve(roots, texts, dtype, kind)
     names = [f"c{n}" for n in range(len(texts))]
-    by_text = tuple(Given(name, text) for name, text in zip(names, texts, strict=True))
-    by_id = tuple(Given(name, None) for name in names)
+    by_text = tuple(SentCandidate(name, text) for name, text in zip(names, texts, strict=True))
+    by_id = tuple(SentCandidate(name, None) for name in names)
     mixed = tuple(one if n % 2 else other for n, (one, other) in enumerate(zip(by_text, by_id, strict=True)))
     retrieved = rank(serving, asked(context, top_k=len(texts)))
     order = [place.id for place in retrieved.places]
@@ -72,7 +72,7 @@ def test_what_is_excluded_makes_room(roots, texts, context, kind, top_k: int, ex
 @given(texts=TEXTS, context=CONTEXTS, data=st.data())
 def test_the_order_of_candidates_changes_no_score(roots, texts: list[str], context: str, data: st.DataObject) -> None:
     serving = serve(roots, ["w0"], "float16", "exact")
-    sent = [Given(str(n), text) for n, text in enumerate(texts)]
+    sent = [SentCandidate(str(n), text) for n, text in enumerate(texts)]
     shuffled = data.draw(st.permutations(sent))
     one, other = (
         scores_by_id(rank(serving, asked(context, top_k=1000, candidates=tuple(each)))) for each in (sent, shuffled)

@@ -19,7 +19,7 @@ from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking.engine import merged
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Given, Grouping, Hits, Ranked, RankRequest
+from polyrank.service.ranking.values import Grouping, Hits, Ranked, RankRequest, SentCandidate
 
 KINDS = {
     "vectors": WordRanker(),
@@ -63,6 +63,7 @@ def same(one: Ranked, other: Ranked) -> None:
     assert replace(one, seconds={}, plan=None) == replace(other, seconds={}, plan=None)
 
 
+SENT = [("c3", None), (None, "w1 w9"), ("again c3", None), ("x", None)]
 REQUESTS = [
     asked(top_k=10),
     asked(top_k=len(POOL) + 5),
@@ -72,8 +73,8 @@ REQUESTS = [
     asked(top_k=4, grouping=Grouping("n", 2)),
     asked(top_k=30, score_threshold=0.5),
     asked(top_k=30, retrieve_k=40, filter={"even": True}),
-    asked(top_k=9, candidates=(Given("c3", None), Given(None, "w1 w9"), Given("again c3", None), Given("x", None))),
-    asked(top_k=9, candidates=(Given(None, "w4"), Given("own", "w1 w2"))),
+    asked(top_k=9, candidates=tuple(SentCandidate(*each) for each in SENT)),
+    asked(top_k=9, candidates=(SentCandidate(None, "w4"), SentCandidate("own", "w1 w2"))),
 ]
 
 

@@ -21,7 +21,7 @@ from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
+from polyrank.service.ranking.values import Grouping, Ranked, RankRequest, SentCandidate
 
 KINDS = {
     "vectors": WordRanker(),
@@ -31,13 +31,14 @@ KINDS = {
 # Few words, so that texts occur twice and scores tie.
 POOL = numbered([*pool(60), *(replace(each, id=f"again {each.id}") for each in pool(30))])
 OTHER = numbered(pool(50, "n", seed=4))
+SENT = [("c3", None), ("new 2", None), (None, "w1 w9"), ("x", None)]
 REQUESTS = [
     asked(top_k=20),
     asked("w1 w2", top_k=500),
     asked("w5", top_k=9, filter={"lang": "en", "n": {"gte": 3}}),
     asked("w2 w3 ord-3", top_k=7, exclude_ids=("c1", "new 1", "no such id")),
     asked("w1", top_k=4, grouping=Grouping("n", 2)),
-    asked("w1", top_k=9, candidates=(Given("c3", None), Given("new 2", None), Given(None, "w1 w9"), Given("x", None))),
+    asked("w1", top_k=9, candidates=tuple(SentCandidate(*each) for each in SENT)),
 ]
 
 Change = tuple[Sequence[Candidate], Sequence[str]]

@@ -20,7 +20,7 @@ from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import selection
 from polyrank.service.ranking.selection import Filling, selected
-from polyrank.service.ranking.values import Given, Grouping, RankedCandidate, RankRequest
+from polyrank.service.ranking.values import Grouping, RankedCandidate, RankRequest, SentCandidate
 
 VALUES = ["a", "b", "c", "d", "e", 1, 1.0, True, None, "common", "common", "common", ["a", "b"], {"no": "value"}, []]
 
@@ -173,7 +173,8 @@ def test_so_is_it_in_parts_and_where_the_search_ends_early(
 def test_candidates_that_were_sent_are_grouped_by_their_lists(tmp_path: Path) -> None:
     build_store(tmp_path, random_pool(5, 200))
     serving = open_serving(tmp_path)
-    sent = (*(Given(f"c{n}", None) for n in range(0, 200, 2)), Given(None, "w1 w2"), Given("own", "w3 w9"))
+    by_id = (SentCandidate(f"c{n}", None) for n in range(0, 200, 2))
+    sent = (*by_id, SentCandidate(None, "w1 w2"), SentCandidate("own", "w3 w9"))
     for request in random_requests(6, 15):
         asked_for = replace(request, candidates=sent, filter=None, exact=False, exclude_ids=())
         whole = rank(serving, replace(asked_for, top_k=200, grouping=None, score_threshold=None), WordCross())

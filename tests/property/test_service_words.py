@@ -19,7 +19,7 @@ from polyrank.model.lexical.features import FEATURES, TURN_FEATURES
 from polyrank.model.search import scan
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest, SentCandidate
 
 FEW, MANY = range(8), range(200)
 RARE = [f"w{n}" for n in range(90)] + [f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
@@ -187,9 +187,9 @@ class Life:
         if not ranked.places:
             return
         held = [self.book.held[str(place.id)] for place in ranked.places]
-        ids = [Given(each.id, None) for each in held]
+        ids = [SentCandidate(each.id, None) for each in held]
         mixed = [
-            given if at % 2 else Given(f"text of {given.id}", each.text)
+            given if at % 2 else SentCandidate(f"text of {given.id}", each.text)
             for at, (given, each) in enumerate(zip(ids, held, strict=True))
         ]
         again, listed = (

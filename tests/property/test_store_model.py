@@ -36,7 +36,7 @@ from polyrank.index_builder.vectors.encoder import rounded_all
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import UnknownCandidates
-from polyrank.service.ranking.values import Given, Ranked
+from polyrank.service.ranking.values import Ranked, SentCandidate
 
 IDS = st.sampled_from([f"c{n}" for n in range(12)])
 TEXTS = st.lists(st.sampled_from(WORDS[:12]), min_size=1, max_size=3).map(" ".join)
@@ -229,7 +229,7 @@ class StoreModel(RuleBasedStateMachine):
     @rule(text=TEXTS, ids=st.lists(IDS, min_size=1, max_size=6, unique=True))
     def rank_by_id(self, text: str, ids: list[str]) -> None:
         held = self.shelf.active.held
-        request = asked(text, top_k=20, candidates=tuple(Given(each, None) for each in ids))
+        request = asked(text, top_k=20, candidates=tuple(SentCandidate(each, None) for each in ids))
         known = [held[each] for each in ids if each in held]
         if not known:
             with pytest.raises(UnknownCandidates):

@@ -31,7 +31,7 @@ from polyrank.service.http.plumbing.bodies import (
     marks,
     most_fields,
 )
-from polyrank.service.ranking.values import Given
+from polyrank.service.ranking.values import SentCandidate
 from polyrank.service.settings import Settings
 
 SETTINGS = Settings(store=Path("s"), max_candidates=3, max_text_chars=10, max_timeout_ms=2000)
@@ -74,7 +74,7 @@ def test_every_way_to_write_a_context_and_candidates() -> None:
     )
     made = to_request(sent, SETTINGS)
     assert made.conversation == Conversation((Turn("a"), Turn("b", "user")), ("p",))
-    assert made.candidates == (Given(None, "x"), Given("i", None), Given("j", "y"))
+    assert made.candidates == (SentCandidate(None, "x"), SentCandidate("i", None), SentCandidate("j", "y"))
     assert to_request(body(), SETTINGS).conversation.turns == (Turn("a"),)
 
 

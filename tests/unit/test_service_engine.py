@@ -41,10 +41,10 @@ from polyrank.service.ranking import costs, retrieval
 from polyrank.service.ranking.engine import is_certain, merged
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import score_pairs
-from polyrank.service.ranking.retrieval import Found, PoolSearch
+from polyrank.service.ranking.retrieval import PoolSearch, Shortlist
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.unranked import embed, tokenize
-from polyrank.service.ranking.values import Given, Hits, Ranked, RankRequest
+from polyrank.service.ranking.values import Hits, Ranked, RankRequest, SentCandidate
 from polyrank.service.scheduling import stages
 from polyrank.service.scheduling.scheduler import Work
 from polyrank.service.scheduling.stages import Journey
@@ -119,7 +119,7 @@ def test_several_parts_are_as_sure_as_the_least_sure_of_them() -> None:
 
 def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned: Serving) -> None:
     [stored] = only_part(scanned).generation.candidates.rows([0])
-    given = (Given("c0", TEXT), Given("c0", None), Given(None, stored.text))
+    given = (SentCandidate("c0", TEXT), SentCandidate("c0", None), SentCandidate(None, stored.text))
     ranked = rank(scanned, asked(TEXT, candidates=given))
     by_index = {place.index: place for place in ranked.places}
     assert (by_index[0].id, by_index[0].text, by_index[0].metadata) == ("c0", TEXT, {})
@@ -131,16 +131,16 @@ def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned:
 
 
 def test_unknown_ids_are_reported_unless_none_is_left(scanned: Serving) -> None:
-    some = (Given("nobody", None), Given("c3", None), Given("none", None))
+    some = (SentCandidate("nobody", None), SentCandidate("c3", None), SentCandidate("none", None))
     ranked = rank(scanned, asked(candidates=some))
     assert ranked.missing_ids == ["nobody", "none"]
     assert [place.index for place in ranked.places] == [1]
     with pytest.raises(UnknownCandidates, match="'nobody'"):
-        rank(scanned, asked(candidates=(Given("nobody", None),)))
+        rank(scanned, asked(candidates=(SentCandidate("nobody", None),)))
 
 
 def test_exclusion_applies_to_candidates_that_were_sent(scanned: Serving) -> None:
-    given = (Given("c1", None), Given("mine", "w1"), Given(None, "w2"))
+    given = (SentCandidate("c1", None), SentCandidate("mine", "w1"), SentCandidate(None, "w2"))
     ranked = rank(scanned, asked(candidates=given, exclude_ids=("c1", "mine")))
     assert [place.index for place in ranked.places] == [2]
 
@@ -223,7 +223,7 @@ async def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again
 
 
 async def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(tmp_path: Path, monkeypatch) -> None:
-    def slow(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:
+    def slow(searches: Sequence[PoolSearch], threads: int | None) -> list[Shortlist]:
         for each in searches:
             each.journey.seconds["retrieve"] += 400.0  # two seconds a candidate
         return original(searches, threads)
@@ -332,7 +332,7 @@ def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:
 
 
 def test_a_deadline_ends_the_encoding_of_many_candidates(scanned: Serving) -> None:
-    given = tuple(Given(None, f"w{n} " * 30) for n in range(2000))
+    given = tuple(SentCandidate(None, f"w{n} " * 30) for n in range(2000))
     encoded: list[int] = []
     encode = scanned.ranker.encode_candidate_batch
 
@@ -362,7 +362,7 @@ class SlowRanker(WordRanker):
 
 
 TEXTS = [f"word{n} " + "w1 " * 15 for n in range(300)]
-MANY = tuple(Given(None, text) for text in TEXTS)
+MANY = tuple(SentCandidate(None, text) for text in TEXTS)
 
 
 class Slow:
@@ -386,7 +386,7 @@ class Slow:
     def within(self, seconds: float) -> Journey:
         return Journey(self.clock.monotonic() + seconds)
 
-    async def ask(self, candidates: tuple[Given, ...] = MANY, seconds: float = math.inf) -> Ranked | Exception:
+    async def ask(self, candidates: tuple[SentCandidate, ...] = MANY, seconds: float = math.inf) -> Ranked | Exception:
         deadline = self.clock.monotonic() + seconds
         try:
             return await ranking(self.runtime, self.serving, asked(TEXT, candidates=candidates), deadline)
@@ -462,7 +462,7 @@ async def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_
 async def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Slow) -> None:
     await slow.ask(MANY[:250])
     slow.ranker.may_begin = threading.Semaphore(0)
-    other = tuple(Given(None, f"other{n} " + "w1 " * 15) for n in range(200))
+    other = tuple(SentCandidate(None, f"other{n} " + "w1 " * 15) for n in range(200))
     inside = asyncio.create_task(slow.ask(other))
     await until(lambda: slow.queued("depth") == 1)
     before = slow.queued("tokens")
@@ -486,11 +486,11 @@ def test_a_score_beyond_half_precision_is_a_failure_not_a_score(scanned: Serving
     huge = np.full((1, 16), 1e6, np.float32)  # infinite once rounded to the store's float16
     monkeypatch.setattr(scanned.ranker, "encode_candidates", lambda ids, on_done=None: huge)
     with pytest.raises(InferenceFailed), np.errstate(over="ignore"):
-        rank(scanned, asked(candidates=(Given(None, "w1"),)))
+        rank(scanned, asked(candidates=(SentCandidate(None, "w1"),)))
 
 
 def test_stages_are_timed_and_truncation_is_told(scanned: Serving) -> None:
-    given = (Given(None, "w1 " * 100), Given(None, "w2"))
+    given = (SentCandidate(None, "w1 " * 100), SentCandidate(None, "w2"))
     ranked = rank(scanned, asked("w1 " * 40, candidates=given))
     assert (ranked.truncation.tokens, ranked.truncation.candidates) == (8, 1)
     assert set(ranked.seconds) == {"queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"}
@@ -509,13 +509,13 @@ def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch:
 
     monkeypatch.setattr(scanned.ranker, "tokenize_candidates", watched)
     texts = [f"w{n} " * (33 if n % 3 == 0 else 1) for n in range(2 * TEXTS_A_PART + 10)]
-    ranked = rank(scanned, asked(candidates=tuple(Given(None, text) for text in texts), top_k=1000))
+    ranked = rank(scanned, asked(candidates=tuple(SentCandidate(None, text) for text in texts), top_k=1000))
     assert sizes == [TEXTS_A_PART, TEXTS_A_PART, 10]
     assert ranked.truncation.candidates == len(texts[::3])
-    alone = rank(scanned, asked(candidates=(Given(None, texts[300]),)))
+    alone = rank(scanned, asked(candidates=(SentCandidate(None, texts[300]),)))
     assert [place.vector for place in ranked.places if place.index == 300] == [alone.places[0].vector]
     sizes.clear()
-    rank(scanned, asked(candidates=tuple(Given(None, f"w{n} " * 3000) for n in range(3))))
+    rank(scanned, asked(candidates=tuple(SentCandidate(None, f"w{n} " * 3000) for n in range(3))))
     assert sizes == [1, 1, 1]
 
 
@@ -617,7 +617,7 @@ def test_a_deadline_ends_a_long_tokenisation(scanned: Serving) -> None:
 def test_searches_are_done_together_where_that_saves_time(scanned: Serving, monkeypatch, shares: bool) -> None:
     together: list[int] = []
 
-    def search(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:
+    def search(searches: Sequence[PoolSearch], threads: int | None) -> list[Shortlist]:
         together.append(len(searches))
         time.sleep(0.05)  # meanwhile the others come
         return original(searches, threads)
@@ -647,15 +647,15 @@ def test_one_that_cannot_be_scored_has_no_other_scored_again(scanned: Serving, m
     )
     scored: list[int] = []
 
-    def best_found(search: PoolSearch, found: Found) -> Hits:
+    def best_found(search: PoolSearch, found: Shortlist) -> Hits:
         [at] = [at for at, each in enumerate(codes) if np.array_equal(each.codes, search.codes)]
         scored.append(at)
         if at == 2:
             raise RuntimeError("its vector is damaged")
         return original(search, found)
 
-    original = retrieval.part_found
-    monkeypatch.setattr(retrieval, "part_found", best_found)
+    original = retrieval.part_hits
+    monkeypatch.setattr(retrieval, "part_hits", best_found)
     monkeypatch.setattr(Status, "shares", lambda *_: True)
     answers = ranked_together(scanned, [asked(text) for text in texts])
     assert sorted(scored) == [0, 1, 2, 3]

@@ -38,7 +38,7 @@ from polyrank.service.live.searchable import Opener
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.here import serve
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Given, Ranked, RankRequest
+from polyrank.service.ranking.values import Ranked, RankRequest, SentCandidate
 from polyrank.service.scheduling.stages import Journey
 
 TEXT = "w1 w2 w3 w7 w9"
@@ -142,7 +142,7 @@ def test_only_added_rows_are_left(serving: Serving) -> None:
 
 def test_candidates_by_id_are_those_of_the_snapshot(serving: Serving) -> None:
     ids = ("c1", "c3", "new2", "c0", "new0", "new1", "nobody")
-    ranked = rank(serving, asked(TEXT, candidates=tuple(Given(each, None) for each in ids)))
+    ranked = rank(serving, asked(TEXT, candidates=tuple(SentCandidate(each, None) for each in ids)))
     assert ranked.missing_ids == ["c0", "new0", "nobody"]
     held = ("c1", "c3", "new1", "new2")
     assert sorted(found(ranked)) == list(held)
@@ -151,7 +151,7 @@ def test_candidates_by_id_are_those_of_the_snapshot(serving: Serving) -> None:
     assert (places["c3"].text, places["c3"].metadata) == ("w3 w1", {"lang": "en", "even": True})
     assert (places["new2"].text, places["new2"].metadata, places["new2"].index) == ("w1 w2 w3", {"n": 5}, 2)
     with pytest.raises(UnknownCandidates, match="'c0'"):
-        rank(serving, asked(TEXT, candidates=(Given("c0", None),)))
+        rank(serving, asked(TEXT, candidates=(SentCandidate("c0", None),)))
 
 
 def test_equal_texts_follow_the_order_in_which_they_came(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
         searches.append(retrieval.PoolSearch(only_part(serving), exact, codes, Journey(), read, with_candidates=True))
     found = retrieval.search(searches)
     for search, rows, (serving, request, keep) in zip(searches, found, cases, strict=True):
-        best = retrieval.part_found(search, rows)
+        best = retrieval.part_hits(search, rows)
         expected = brute_force(serving, request.conversation.turns[0].text, request.top_k, keep)
         assert [each.id for each in best.candidates] == [each for each, _ in expected]
         assert best.bound == -np.inf
@@ -232,7 +232,7 @@ def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
 
 def test_what_a_scan_finds_has_the_scores_of_its_vectors_bit_for_bit(large: Serving) -> None:
     scanned = rank(large, asked(TEXT, top_k=200, exact=True))
-    ids = tuple(Given(place.id, None) for place in scanned.places)
+    ids = tuple(SentCandidate(place.id, None) for place in scanned.places)
     by_vectors = rank(large, asked(TEXT, top_k=200, candidates=ids))
     assert {place.id: place.score for place in by_vectors.places} == {place.id: place.score for place in scanned.places}
     assert (scanned.plan, len(scanned.places)) == ("scan", 200)
@@ -324,7 +324,7 @@ def test_of_searches_that_are_done_together_each_fails_alone(monkeypatch: pytest
         return share
 
     monkeypatch.setattr(retrieval, "search", search)
-    monkeypatch.setattr(retrieval, "part_found", finish)
+    monkeypatch.setattr(retrieval, "part_hits", finish)
     run = retrieval.SearchBatch("a")
     one, refused, two = run(sought(1, 13, 2))
     assert (one, type(refused), two) == (2, ValueError, 4)

@@ -17,7 +17,7 @@ from polyrank.index_builder.generation.slots import slots_of
 from polyrank.model.representations import LateRows
 from polyrank.service.errors import DeadlineExceeded, ShardsMissing, UnknownCandidates
 from polyrank.service.ranking.engine import MOST_SENT_ALONG, Pool
-from polyrank.service.ranking.values import Given
+from polyrank.service.ranking.values import SentCandidate
 from polyrank.service.scale.calls import Reply
 from polyrank.service.scheduling.forwards import Forwards
 from polyrank.service.scheduling.stages import Journey
@@ -139,15 +139,15 @@ def test_a_second_stage_without_time_leaves_time_for_the_texts(served: ServedPar
 
 def test_candidates_by_their_ids_without_a_part(served: ServedParts) -> None:
     here, gone = ids_of(served, 0)[0], ids_of(served, 1)[0]
-    sent = (Given(here, None), Given(gone, None), Given(None, "w1 w2"))
+    sent = (SentCandidate(here, None), SentCandidate(gone, None), SentCandidate(None, "w1 w2"))
     lose(served, 1)
     [found] = served.rank(asked(candidates=sent))
     assert sorted(place.index or 0 for place in found.places) == [0, 2]
     assert (found.degraded, found.missing_ids, found.exact) == (["shards_missing"], [gone], False)
     with pytest.raises(UnknownCandidates):
-        served.rank(asked(candidates=(Given("no such id", None),)))
+        served.rank(asked(candidates=(SentCandidate("no such id", None),)))
     with pytest.raises(ShardsMissing):
-        served.rank(asked(candidates=(Given(gone, None),)))
+        served.rank(asked(candidates=(SentCandidate(gone, None),)))
     with pytest.raises(ShardsMissing):
         served.run(lambda runtime: Pool(runtime, served.serving, Journey()).candidate(gone))
     stored = served.run(lambda runtime: Pool(runtime, served.serving, Journey()).candidate(here))

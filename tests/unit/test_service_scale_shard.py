@@ -22,7 +22,7 @@ from polyrank.model.search.scan import product
 from polyrank.model.search.scan.plain import Status
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.parts import Wanted
+from polyrank.service.ranking.parts import Lookup
 from polyrank.service.scale.calls import AskedQuery, Holding, Reply
 from polyrank.service.scale.shard import Body
 
@@ -90,7 +90,7 @@ class Shard:
         return revision
 
     def stored(self, revision: int, *ids: str, body: Body | None = None) -> Reply:
-        return (body or self.body).call("stored", (self.holding, revision, Wanted(ids=ids, with_candidates=True)))
+        return (body or self.body).call("stored", (self.holding, revision, Lookup(ids=ids, with_candidates=True)))
 
     def found(self, revision: int, *ids: str, body: Body | None = None) -> list[str]:
         """Which of the ids are there at a revision."""

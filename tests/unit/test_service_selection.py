@@ -21,7 +21,7 @@ from polyrank.service.ranking import selection
 from polyrank.service.ranking.near_equal import Distinct
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.selection import Line, decided, line_of, relevance
-from polyrank.service.ranking.values import Decision, Given, Grouping, Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.values import Decision, Grouping, Ranked, RankedCandidate, RankRequest, SentCandidate
 from polyrank.service.scheduling.stages import Journey
 
 TEXT = "w1 w2 w3 w7 w9"
@@ -62,7 +62,7 @@ def test_the_best_of_near_equal_texts_is_answered_and_others_fill_the_places(tmp
         assert ranked.degraded == []
     ranked = rank(serving, asked(TEXT, top_k=300, retrieve_k=400, collapse=True))
     assert [place.id for place in ranked.places] == best
-    sent = tuple(Given(None, stored[each]) for each in order)
+    sent = tuple(SentCandidate(None, stored[each]) for each in order)
     ranked = rank(serving, asked(TEXT, top_k=5, candidates=sent, collapse=True))
     assert [place.text for place in ranked.places] == [stored[each] for each in best[:5]]
 

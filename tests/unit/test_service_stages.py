@@ -183,7 +183,7 @@ async def _in_a_batch() -> None:
     part = SimpleNamespace(vectors=SimpleNamespace(are_here=True), held=held)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retrieval, "search", lambda searches, _threads: [SimpleNamespace() for _ in searches])
-        patch.setattr(retrieval, "part_found", lambda _search, _found: 1 / 0)
+        patch.setattr(retrieval, "part_hits", lambda _search, _found: 1 / 0)
         search = SimpleNamespace(part=part)
         del held, part
         raise retrieval.SearchBatch("a")([search])[0]  # without a name here
@@ -279,7 +279,7 @@ def test_waiting_for_the_other_searches_of_a_batch_counts_as_queueing(monkeypatc
             return time.perf_counter() - began
 
     monkeypatch.setattr(retrieval, "search", search)
-    monkeypatch.setattr(retrieval, "part_found", lambda *_: SimpleNamespace(plan="scan"))
+    monkeypatch.setattr(retrieval, "part_hits", lambda *_: SimpleNamespace(plan="scan"))
     took = asyncio.run(play())
     assert batches == [1, 3]
     for each in own:

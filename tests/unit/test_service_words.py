@@ -46,7 +46,7 @@ from polyrank.service.ranking import retrieval, runtime, sent_candidates
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import ListWords, list_words, score_pairs
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
-from polyrank.service.ranking.values import Given, Ranked
+from polyrank.service.ranking.values import Ranked, SentCandidate
 from polyrank.service.scheduling.forwards import PairScores
 from polyrank.service.scheduling.stages import Journey
 
@@ -72,8 +72,9 @@ def test_a_candidate_scores_alike_by_a_scan_by_its_id_and_as_a_text(serving: Ser
     scanned = rank(serving, asked(TEXT, top_k=2000, exact=True))
     scores = [(place.text, place.score, place.lexical) for place in scanned.places]
     assert {"same", "other"} <= {place.id for place in scanned.places}
-    ids, texts = [Given(place.id, None) for place in scanned.places], [Given(None, text) for text, _, _ in scores]
-    mixed = [given if at % 3 else Given(f"t{at}", texts[at].text) for at, given in enumerate(ids)]
+    ids = [SentCandidate(place.id, None) for place in scanned.places]
+    texts = [SentCandidate(None, text) for text, _, _ in scores]
+    mixed = [given if at % 3 else SentCandidate(f"t{at}", texts[at].text) for at, given in enumerate(ids)]
     for sent in (ids, texts, mixed):  # the whole pool is a list that shares no more than the pool does
         ranked = rank(serving, asked(TEXT, top_k=2000, candidates=tuple(sent)))
         assert ranked.turns_share == 1
@@ -81,10 +82,11 @@ def test_a_candidate_scores_alike_by_a_scan_by_its_id_and_as_a_text(serving: Ser
 
 
 def test_words_of_turns_count_less_in_a_list_that_was_chosen_by_them(serving: Serving) -> None:
-    alike = [Given(None, text) for text in ("ord-7 is first", "ord-9 is second", "ord-7 is third")]
+    alike = [SentCandidate(None, text) for text in ("ord-7 is first", "ord-9 is second", "ord-7 is third")]
+    by_id, named = SentCandidate("same", None), SentCandidate("x", TEXT)
     [of_pool], *lists = (
         rank(serving, asked(TEXT, candidates=tuple(sent))).places
-        for sent in ([Given("same", None)], [*alike, Given("same", None)], [*alike, Given("x", TEXT)])
+        for sent in ([by_id], [*alike, by_id], [*alike, named])
     )
     with_id, with_text = ({place.text: place for place in places} for places in lists)
     assert {text: place.score for text, place in with_id.items()} == {t: p.score for t, p in with_text.items()}
@@ -92,7 +94,7 @@ def test_words_of_turns_count_less_in_a_list_that_was_chosen_by_them(serving: Se
     assert of_pool.lexical is not None
     assert with_id[TEXT].lexical is not None
     assert with_id[TEXT].lexical < of_pool.lexical
-    drawn = rank(serving, asked(TEXT, candidates=(Given(None, "w77"), Given(None, "w78"), Given("x", TEXT))))
+    drawn = rank(serving, asked(TEXT, candidates=(SentCandidate(None, "w77"), SentCandidate(None, "w78"), named)))
     assert {place.text: place.lexical for place in drawn.places}[TEXT] == of_pool.lexical
 
 
@@ -113,7 +115,7 @@ def test_the_best_by_words_are_not_chosen_on_the_search_thread(serving: Serving,
         choosing.append(threading.current_thread().name)
         return best_by_words(*given)
 
-    def searched(*given: Any, **named: Any) -> list[retrieval.Found]:
+    def searched(*given: Any, **named: Any) -> list[retrieval.Shortlist]:
         searching.append(threading.current_thread().name)
         return search(*given, **named)
 
@@ -196,14 +198,14 @@ def test_ids_beside_texts_need_nothing_of_the_pools_words(serving: Serving, monk
     def read(*given: Any) -> WordValues | None:
         raise AssertionError("words of the whole pool were read")
 
-    same, text = Given("same", None), Given(None, "ord-9 it is")
+    same, text = SentCandidate("same", None), SentCandidate(None, "ord-9 it is")
     before = rank(serving, asked(TEXT, candidates=(same,))).places
     monkeypatch.setattr(Snapshot, "word_values", read)
     assert len(rank(serving, asked(TEXT, candidates=(same, text))).places) == 2
     with pytest.raises(AssertionError, match="whole pool"):
         rank(serving, asked(TEXT, candidates=(same,)))
     monkeypatch.undo()
-    excluded = asked(TEXT, candidates=(same, Given("x", TEXT)), exclude_ids=("x",))
+    excluded = asked(TEXT, candidates=(same, SentCandidate("x", TEXT)), exclude_ids=("x",))
     assert [replace(place, index=0) for place in rank(serving, excluded).places] == before, "a text that is left out"
 
 
@@ -218,7 +220,7 @@ def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(serving: 
 
     async def together() -> list[Ranked]:
         shared = Runtime(RuntimeSettings(), Metrics())
-        mixed = (Given("same", None), Given(None, TEXT))
+        mixed = (SentCandidate("same", None), SentCandidate(None, TEXT))
         try:
             slow = [
                 asyncio.ensure_future(ranking(shared, serving, asked(f"w{n}", candidates=mixed)))
@@ -279,7 +281,7 @@ def test_words_of_turns_count_as_little_for_the_reranker_whatever_ranked_before(
         build(polyrank.load("lexical"), numbered(pool(1000)), tmp_path)
         serving = open_serving(tmp_path, load=polyrank.load)
     texts = ["ord-7 is first", "ord-9 is second", "ord-7 is third", "w4 w5"]
-    candidates = tuple(Given(None, text) for text in texts)
+    candidates = tuple(SentCandidate(None, text) for text in texts)
     placed = rank(serving, asked(TEXT, candidates=candidates, top_n=4), Crowded()).places
     words, scorer = serving.generation.words, Crowded()
     table = words.table_of(texts)
@@ -319,4 +321,4 @@ def test_texts_that_are_scored_as_pairs_count_words_as_the_generation_has_them(s
 def test_a_request_of_texts_alone_needs_no_room(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "MOST_WORDS", 0)
     soon = time.monotonic() + 10
-    assert len(rank(serving, asked(TEXT, candidates=(Given(None, TEXT),)), deadline=soon).places) == 1
+    assert len(rank(serving, asked(TEXT, candidates=(SentCandidate(None, TEXT),)), deadline=soon).places) == 1

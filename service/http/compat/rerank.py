@@ -40,7 +40,7 @@ from polyrank.service.http.plumbing.problems import TOO_MANY_REQUESTS, ProblemAn
 from polyrank.service.observe.labels import Account, Degraded
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.selection import AS_IT_IS, Line, line_of
-from polyrank.service.ranking.values import Given, RankRequest
+from polyrank.service.ranking.values import RankRequest, SentCandidate
 from polyrank.service.resources import Resources
 from polyrank.service.scheduling.stages import Journey
 
@@ -118,10 +118,10 @@ _DESCRIBED: dict[str, Any] = {
 async def rerank(request: Request) -> Response:
     """Rank documents against a query, as the rerankers of TEI, Cohere, Jina, vLLM, infinity and Voyage do."""
     resources: Resources = request.state.resources
-    named = dialect_of_header(request.headers.get(HEADER))
+    from_header = dialect_of_header(request.headers.get(HEADER))
     journey = bodies.journey(request, resources.settings)
     body = await bodies.read(request, CompatRerankIn)
-    request.state.dialect = dialect = dialect_of(body, named, resources.settings.rerank_dialect)
+    request.state.dialect = dialect = dialect_of(body, from_header, resources.settings.rerank_dialect)
     bodies.check_lengths("query", [body.query], resources.settings)
     sent, longest = body.sent or [], resources.settings.max_text_chars
     bodies.check_count(sent, resources.settings)
@@ -164,12 +164,12 @@ async def _score(
     conversation = Conversation.of(query)
     if served.serving is None:
         words = None if resources.live.current is None else resources.live.current.generation.words
-        read = await score_pairs(resources.runtime, words, conversation, texts, journey)
+        pairs = await score_pairs(resources.runtime, words, conversation, texts, journey)
         line = line_of(served.scorer, counts_words=words is not None)
-        scored = _Scored(read.scores, read.tokens, read.truncation, read.seconds, line=line)
+        scored = _Scored(pairs.scores, pairs.tokens, pairs.truncation, pairs.seconds, line=line)
     else:
-        given = tuple(Given(None, text) for text in texts)
-        todo = RankRequest(conversation=conversation, candidates=given, top_k=len(texts))
+        candidates = tuple(SentCandidate(None, text) for text in texts)
+        todo = RankRequest(conversation=conversation, candidates=candidates, top_k=len(texts))
         ranked = await resources.engine.rank(served.serving, todo, journey)
         scores = np.empty(len(texts), np.float32)
         for place in ranked.places:
