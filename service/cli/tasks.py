@@ -56,7 +56,7 @@ def tied_first(ties: Sequence[Ties]) -> float:
 class Example(NamedTuple):
     """What a reader needs of an example: what was asked, as texts with what each is, and the right answer."""
 
-    asked: Sequence[tuple[str, str]]
+    texts: Sequence[tuple[str, str]]
     right: str
 
 
@@ -94,8 +94,8 @@ class ListsTask:
 
     def __init__(self, data: Path, limit: int | None, runner: Runner = REFERENCE, draw: Draw = AS_LISTED) -> None:
         self._runner = runner
-        self._examples, self.described, assumed = listed_examples(data, limit, draw)
-        self.groups = dialogue_numbers([dialogue for _, dialogue in self._examples], assumed)
+        self._examples, self.described, assumption = listed_examples(data, limit, draw)
+        self.groups = dialogue_numbers([dialogue for _, dialogue in self._examples], assumption)
 
     def load(self, name: str) -> AnyRanker:
         return loaded(load, name, self._runner)
@@ -134,16 +134,16 @@ class TwoStageSearch:
         own: Sequence[int | None] | None = None,
     ) -> list[Retrieved]:
         """Find the best texts for each context; `right` and `own` as `retrieve`."""
-        found, cut = retrieve(ranker, contexts, texts, right, report, own)
+        rankings, cut = retrieve(ranker, contexts, texts, right, report, own)
         if cut:
             too_long = f"{ranker.name} reads {cut} of {len(texts)} texts without their end: they are too long"
             print(too_long, file=sys.stderr)
         if self.reranker is None:
-            return found
+            return rankings
         counts_words = ranker.evidence is not None
         if self.reranker.evidence is not None and not counts_words:
             print(f"{self.reranker.name} {words_left_out(ranker.name)}", file=sys.stderr)
-        return rerank(self.reranker, contexts, texts, found, self.top_n, report, counts_words)
+        return rerank(self.reranker, contexts, texts, rankings, self.top_n, report, counts_words)
 
     def described(self, texts: Sequence[str]) -> dict[str, Any]:
         """Return what the answer says about a search over these texts."""
@@ -177,7 +177,7 @@ class PoolTask(_SearchTask):
         rows_of: dict[str, list[int]] = {}
         for row, text in enumerate(self._texts):
             rows_of.setdefault(folded_line(text), []).append(row)
-        dialogues, assumed = read_identified(data, limit)
+        dialogues, assumption = read_identified(data, limit)
         require_no_classes(data, dialogues)
         self._examples = [
             (number, dialogue, np.array(rows, np.int64))
@@ -188,20 +188,20 @@ class PoolTask(_SearchTask):
             raise InvalidInput("no gold reply is a text of the pool; give a pool that the replies were taken from")
         left_out = len(dialogues) - len(self._examples)
         report_left_out(left_out, len(dialogues), "have a gold reply that the pool lacks")
-        self.groups = dialogue_numbers([dialogue for _, dialogue, _ in self._examples], assumed)
+        self.groups = dialogue_numbers([dialogue for _, dialogue, _ in self._examples], assumption)
         self.described = search.described(self._texts)
 
     def measure(self, ranker: Retriever, report: ReportProgress) -> TaskResult:
         """Measure how often the gold reply is found first, and the like."""
         contexts = [dialogue.conversation for _, dialogue, _ in self._examples]
         right = [rows for _, _, rows in self._examples]
-        found = self._search.find(ranker, contexts, self._texts, right, report)
-        ties = [each.ties(partial(_is_in, rows)) for each, rows in zip(found, right, strict=True)]
+        rankings = self._search.find(ranker, contexts, self._texts, right, report)
+        ties = [each.ties(partial(_is_in, rows)) for each, rows in zip(rankings, right, strict=True)]
         lines = [
             {"example": number, **_place(own, each.best.scores), **_retrieved(self._ids, each.best)}
-            for (number, _, _), own, each in zip(self._examples, ties, found, strict=True)
+            for (number, _, _), own, each in zip(self._examples, ties, rankings, strict=True)
         ]
-        first = [self._texts[each.best.rows[0]] for each in found]
+        first = [self._texts[each.best.rows[0]] for each in rankings]
         return TaskResult(rank_values(ties, (*RECALL_AT, DEPTH), DEPTH), lines, first, tied_first(ties))
 
     def example(self, place: int) -> Example:
@@ -234,19 +234,19 @@ class CollectionTask(_SearchTask):
         collection = self._collection
         contexts = [Conversation.of(text) for text in collection.queries]
         right = [collection.judged_rows(query) for query in range(len(contexts))]
-        found = self._search.find(ranker, contexts, collection.documents, right, report, self._own)
-        ties = [each.ties(partial(collection.gains_of, query)) for query, each in enumerate(found)]
-        values = judged_values(ties, [collection.judged_gains(query) for query in range(len(found))])
+        rankings = self._search.find(ranker, contexts, collection.documents, right, report, self._own)
+        ties = [each.ties(partial(collection.gains_of, query)) for query, each in enumerate(rankings)]
+        values = judged_values(ties, [collection.judged_gains(query) for query in range(len(rankings))])
         lines = [
             {
                 "query": name,
                 **{figure: values[figure][query] for figure in values},
-                **_place(ties[query], found[query].best.scores),
-                **_retrieved(collection.document_ids, found[query].best),
+                **_place(ties[query], rankings[query].best.scores),
+                **_retrieved(collection.document_ids, rankings[query].best),
             }
             for query, name in enumerate(collection.query_ids)
         ]
-        first = [collection.documents[each.best.rows[0]] for each in found]
+        first = [collection.documents[each.best.rows[0]] for each in rankings]
         return TaskResult(values, lines, first, tied_first(ties))
 
     def example(self, place: int) -> Example:
@@ -280,15 +280,15 @@ def _place(ties: Ties, scores: NDArray[np.float32]) -> dict[str, Any]:
     return {"rank": ahead + 1, "tied": size - 1, "score": scores[ahead]}
 
 
-def _retrieved(ids: Sequence[str], found: TopK) -> dict[str, Any]:
-    names = [ids[row] for row in found.rows]
-    return {"best": names[0], "retrieved": names, "scores": found.scores}
+def _retrieved(ids: Sequence[str], best: TopK) -> dict[str, Any]:
+    names = [ids[row] for row in best.rows]
+    return {"best": names[0], "retrieved": names, "scores": best.scores}
 
 
-def dialogue_numbers(examples: Sequence[Dialogue], assumed: str | None) -> NDArray[np.int64]:
+def dialogue_numbers(examples: Sequence[Dialogue], assumption: str | None) -> NDArray[np.int64]:
     """Number the dialogues that examples are of, (examples,); says what was assumed, and warns where it is only one."""
-    if assumed:
-        print(assumed, file=sys.stderr)
+    if assumption:
+        print(assumption, file=sys.stderr)
     groups = group_numbers(example.dialogue for example in examples)
     if not groups.any():
         print("all examples are of one dialogue, so the intervals have no width and say nothing", file=sys.stderr)
@@ -305,8 +305,8 @@ class ClassesTask:
 
     def __init__(self, data: Path, limit: int | None, runner: Runner = REFERENCE) -> None:
         self._runner = runner
-        self._examples, assumed = classed_examples(data, limit)
-        self.groups = dialogue_numbers(self._examples, assumed)
+        self._examples, assumption = classed_examples(data, limit)
+        self.groups = dialogue_numbers(self._examples, assumption)
         self.described: dict[str, Any] = {}
 
     def load(self, name: str) -> Classifier:
@@ -324,12 +324,12 @@ class ClassesTask:
 
     def measure(self, ranker: Classifier, report: ReportProgress) -> TaskResult:
         """Measure how often, and how surely, the right class is told."""
-        told = []
+        batches = []
         for start in range(0, len(self._examples), _AT_ONCE):
             some = self._examples[start : start + _AT_ONCE]
-            told.append(ranker.of_examples(some))
+            batches.append(ranker.of_examples(some))
             report("classify", start + len(some), len(self._examples))
-        probabilities = np.concatenate(told).astype(np.float64)
+        probabilities = np.concatenate(batches).astype(np.float64)
         right = np.array([ranker.labels.index(each.category) for each in self._examples])
         best = probabilities.argmax(axis=1)
         of_right = probabilities[np.arange(len(right)), right]

@@ -125,20 +125,20 @@ def _as(kind: type[M]) -> Callable[[Any], M]:
 
 def _each(kind: type[M], name: str) -> Callable[[Any], list[M]]:
     """Return what reads a list of answers of this kind, which the answer holds under a name."""
-    return lambda answer: [_read(kind, each) for each in _listed(answer, name)]
+    return lambda answer: [_read(kind, each) for each in _list_in(answer, name)]
 
 
-def _listed(answer: Any, name: str, count: int | None = None) -> list[Any]:
+def _list_in(answer: Any, name: str, count: int | None = None) -> list[Any]:
     """Return the list that an answer holds under a name; raises ValueError where it is none, or not of this length."""
-    listed = answer[name]
-    if not isinstance(listed, list) or count not in (None, len(listed)):
+    entries = answer[name]
+    if not isinstance(entries, list) or count not in (None, len(entries)):
         raise ValueError(f"{name} is no list of the length asked for")
-    return listed
+    return entries
 
 
 def _read(kind: type[M], answer: Any) -> M:
-    told: M = _tolerant(kind).model_validate(answer)
-    return told
+    parsed: M = _tolerant(kind).model_validate(answer)
+    return parsed
 
 
 @cache
@@ -151,8 +151,8 @@ def _tolerant(kind: type[M]) -> type[M]:
         else:
             fields[name] = (annotation, field)
     bases: Any = (kind, _OfAnyVersion)
-    made: type[M] = create_model(kind.__name__, __base__=bases, **fields)
-    return made
+    model: type[M] = create_model(kind.__name__, __base__=bases, **fields)
+    return model
 
 
 def _tolerated(annotation: Any) -> Any:
@@ -192,16 +192,16 @@ def feedback(
 
     An event counts once by its `event_id`; without one it gets a new one, so that this call alone may be repeated.
     """
-    said = {"id": id, "text": text, "event_id": event_id}
+    more = {"id": id, "text": text, "event_id": event_id}
     return feedback_batch(
-        [{"ranking_id": ranking_id, "kind": kind, **{name: value for name, value in said.items() if value is not None}}]
+        [{"ranking_id": ranking_id, "kind": kind, **{name: value for name, value in more.items() if value is not None}}]
     )
 
 
 def feedback_batch(events: Iterable[Mapping[str, Any]]) -> Call[answers.FeedbackOut]:
     """Say what became of rankings, by 1 to 100 events with the fields of `feedback`: all of them count, or none."""
-    named = [{"event_id": uuid4().hex, **event} for event in _several("events", events)]
-    return Call("POST", "/feedback", _as(answers.FeedbackOut), {"events": named})
+    with_ids = [{"event_id": uuid4().hex, **event} for event in _several("events", events)]
+    return Call("POST", "/feedback", _as(answers.FeedbackOut), {"events": with_ids})
 
 
 def explain(context: Context, candidates: Documents, **options: Unpack[ExplainOptions]) -> Call[answers.ExplainOut]:
@@ -218,7 +218,7 @@ def rank_batch(
     body = {"requests": _several("requests", requests)}
 
     def read(answer: Any) -> list[answers.RankOut | Refused]:
-        return [_ranking_or_refusal(entry) for entry in _listed(answer, "answers", len(body["requests"]))]
+        return [_ranking_or_refusal(entry) for entry in _list_in(answer, "answers", len(body["requests"]))]
 
     return Call("POST", "/rank/batch", read, body, timeout_ms=timeout_ms, deadline_in="body")
 
@@ -235,9 +235,9 @@ def rerank(query: str, documents: Documents, **options: Unpack[RerankOptions]) -
     """Order documents by the server's reranker, or by its model where it has none; the best first."""
     body: dict[str, Any] = {"query": query, "documents": _several("documents", documents), **options}
     timeout_ms = body.pop("timeout_ms", None)
-    named = {"X-Rerank-Dialect": "cohere"}  # whatever the server's setting is
+    headers = {"X-Rerank-Dialect": "cohere"}  # whatever the server's setting is
     read = partial(_reranked, len(body["documents"]))
-    return Call("POST", "/v2/rerank", read, body, named, timeout_ms=timeout_ms)
+    return Call("POST", "/v2/rerank", read, body, headers, timeout_ms=timeout_ms)
 
 
 def _reranked(count: int, answer: Any) -> list[answers.RerankResultOut]:
@@ -267,7 +267,7 @@ def embed(texts: Sequence[str], *, timeout_ms: int | None = None) -> Call["NDArr
 def _vectors(count: int, answer: Any) -> "NDArray[np.float32]":
     import numpy as np
 
-    rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in _listed(answer, "data", count)]
+    rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in _list_in(answer, "data", count)]
     return np.stack(rows).astype(np.float32, copy=False)
 
 
@@ -288,10 +288,10 @@ def candidate(candidate_id: str) -> Call[generations.StoredOut]:
 
 def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) -> Call[generations.CandidatesOut]:
     """Return a page of stored candidates."""
-    asked = {"limit": limit, **({} if after is None else {"after": after})}
+    query = {"limit": limit, **({} if after is None else {"after": after})}
     if filter is not None:
-        asked["filter"] = in_json(filter)
-    return Call("GET", f"/index/candidates?{urlencode(asked)}", _as(generations.CandidatesOut))
+        query["filter"] = in_json(filter)
+    return Call("GET", f"/index/candidates?{urlencode(query)}", _as(generations.CandidatesOut))
 
 
 def upsert(candidates: Iterable[Mapping[str, Any]]) -> Call[generations.UpsertedOut]:
