@@ -216,8 +216,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require_types(self, "")
-        known = ", ".join(ARCHITECTURES)
-        require(self.architecture in ARCHITECTURES, f"architecture is {shown(self.architecture)}, not one of {known}")
+        choices = ", ".join(ARCHITECTURES)
+        require(self.architecture in ARCHITECTURES, f"architecture is {shown(self.architecture)}, not one of {choices}")
         row = ARCHITECTURES[self.architecture]
         retrieves, fits = row.retrieves, self.own is None or type(self.own) is row.options
         require(fits, f"{self.architecture} has no {type(self.own).__name__}")

@@ -73,7 +73,7 @@ def replacing(path: Path) -> Iterator[Path]:
     # The name is random, not made from the process id: containers that share a file system may all be process 1.
     temporary = path.with_name(_temporary_name(path.name, token_hex(_TOKEN_BYTES)))
     try:
-        with _made_and_locked(temporary):
+        with _locked_file(temporary):
             yield temporary
             sync_file(temporary)
             rename_durably(temporary, path)
@@ -95,7 +95,7 @@ def make_once(path: Path, content: bytes, mode: int = 0o644) -> None:
     """
     temporary = path.with_name(_temporary_name(path.name, token_hex(_TOKEN_BYTES)))
     try:
-        with _made_and_locked(temporary):
+        with _locked_file(temporary):
             temporary.chmod(mode)
             temporary.write_bytes(content)
             sync_file(temporary)
@@ -228,14 +228,14 @@ def _temporary_name(name: str, token: str) -> str:
     return f".{name}.{token}.tmp"
 
 
-def _made_and_locked(temporary: Path) -> BinaryIO:
+def _locked_file(temporary: Path) -> BinaryIO:
     """Make the temporary file of a writer, and lock it: the lock shows other writers that this one lives."""
     while True:
-        held = temporary.open("wb")
-        _lock(held.fileno(), fcntl.LOCK_SH)
+        file = temporary.open("wb")
+        _lock(file.fileno(), fcntl.LOCK_SH)
         if temporary.exists():
-            return held
-        held.close()  # another writer removed it as a leftover before it was locked
+            return file
+        file.close()  # another writer removed it as a leftover before it was locked
 
 
 def _lock(descriptor: int, operation: int) -> bool:

@@ -112,13 +112,13 @@ class VectorExplainer:
         if not context.late or reply.late is None:
             return Explanation()
         rows, stored = (torch.from_numpy(each.astype(np.float64)) for each in (context.late[0], reply.late))
-        found = self._encoder.explained_pairs(rows, stored)
-        if found is None:
+        products = self._encoder.explained_pairs(rows, stored)
+        if products is None:
             return Explanation()
-        _, kept = self._encoder.candidate_layout(self._config, reply_ids)
-        assert sum(kept) == len(stored), "rows are stored of the reply's own tokens"
-        pairs = np.zeros((len(rows), len(kept)))
-        pairs[:, kept] = found.numpy()
+        _, has_row = self._encoder.candidate_layout(self._config, reply_ids)
+        assert sum(has_row) == len(stored), "rows are stored of the reply's own tokens"
+        pairs = np.zeros((len(rows), len(has_row)))
+        pairs[:, has_row] = products.numpy()
         return Explanation(pairs.sum(axis=1), None, pairs)
 
 

@@ -53,8 +53,8 @@ class CodeContributions(NamedTuple):
         count = len(self.scores)
         if count == 1:
             return np.full(1, np.nan)
-        found: Float64 = softmax(np.where(np.eye(count, dtype=np.bool_), -np.inf, self.scores)) @ self.scores
-        return found
+        rest: Float64 = softmax(np.where(np.eye(count, dtype=np.bool_), -np.inf, self.scores)) @ self.scores
+        return rest
 
 
 def code_contributions(context: StateSums, reply: Float64) -> CodeContributions:

@@ -31,7 +31,7 @@ class Ties(NamedTuple):
     def of(cls, scores: ArrayLike, gains: ArrayLike) -> "Ties":
         """Group candidates with these scores and gains, (C,) each; those with a gain above 0 are right.
 
-        >>> Ties.of([2.0, 3.0, 2.0], [1, 0, 0]).found(2)
+        >>> Ties.of([2.0, 3.0, 2.0], [1, 0, 0]).recall_at(2)
         0.5
         """
         numbers = np.asarray(gains, np.float64)
@@ -48,19 +48,19 @@ class Ties(NamedTuple):
 
     def widened(self, size: int, gains: ArrayLike) -> "Ties":
         """Add candidates to the last group, which must be there: how many, and the gains of those that are right."""
-        found = Ties._make(each.copy() for each in self)
-        found.sizes[-1] += size
-        found.right[-1] += np.count_nonzero(gains)
-        found.gains[-1] += np.sum(gains)
-        return found
+        ties = Ties._make(each.copy() for each in self)
+        ties.sizes[-1] += size
+        ties.right[-1] += np.count_nonzero(gains)
+        ties.gains[-1] += np.sum(gains)
+        return ties
 
     @property
     def first_right(self) -> tuple[int, int, int] | None:
         """How many are ahead of the first group with a right one, its size, and how many of it are right."""
-        known = np.flatnonzero(self.right)
-        if not len(known):
+        groups = np.flatnonzero(self.right)
+        if not len(groups):
             return None
-        group = known[0]
+        group = groups[0]
         return int(self.sizes[:group].sum()), int(self.sizes[group]), int(self.right[group])
 
     @property
@@ -68,7 +68,7 @@ class Ties(NamedTuple):
         """Whether several candidates, not all of them right, tie for the first place."""
         return bool(len(self.sizes) and self.sizes[0] > max(1, self.right[0]))
 
-    def found(self, k: int) -> float:
+    def recall_at(self, k: int) -> float:
         """Return the chance that a right one is among the first k: R@k of Humeau et al. 5.1 for one example.
 
         It is 1 less that of drawing wrong ones alone for the places that the group has there.
@@ -120,42 +120,42 @@ def equal_to(right: str, texts: Sequence[str]) -> NDArray[np.bool_]:
     return np.array([folded_line(text) == form for text in texts], np.bool_)
 
 
-def ndcg_at_k(found: Ties, judged: NDArray[np.float64], k: int) -> float:
+def ndcg_at_k(ties: Ties, judged: NDArray[np.float64], k: int) -> float:
     """nDCG@k, trec_eval's `ndcg_cut`: discounted gain of the first k documents over that of the best possible order.
 
     The gain is the judgement itself, not a power of 2; the document at rank r counts 1 / log2(r + 1) of its gain.
 
-    found: the retrieved documents, with gain 0 if not judged. judged: gains of all judged documents, retrieved or not,
+    ties: the retrieved documents, with gain 0 if not judged. judged: gains of all judged documents, retrieved or not,
     in any order, (judged,). Returns 0 to 1; 0 if no judged document has a gain.
 
-    >>> found = Ties.of([2.0, 1.0], [0.0, 2.0])
-    >>> round(ndcg_at_k(found, np.array([1.0, 2.0]), 10), 4)  # (2 / log2(3)) / (2 + 1 / log2(3))
+    >>> ties = Ties.of([2.0, 1.0], [0.0, 2.0])
+    >>> round(ndcg_at_k(ties, np.array([1.0, 2.0]), 10), 4)  # (2 / log2(3)) / (2 + 1 / log2(3))
     0.4796
     """
     best = Ties.of(judged, judged).gain(k)
-    return found.gain(k) / best if best > 0 else 0.0
+    return ties.gain(k) / best if best > 0 else 0.0
 
 
-def rank_values(found: Sequence[Ties], at: Sequence[int] = RECALL_AT, depth: int | None = None) -> Values:
+def rank_values(ties: Sequence[Ties], at: Sequence[int] = RECALL_AT, depth: int | None = None) -> Values:
     """Compute the metrics of examples with one right reply, which several texts may equal.
 
     Returns `recall@k` for each k of `at`: the chance that it is among the first k; and `mrr`, the mean of 1 / rank. A
     reply that was not found counts 0 in all of them, and one beyond `depth` in `mrr`.
     """
-    recalls = {f"recall@{k}": np.array([each.found(k) for each in found]) for k in at}
-    return {**recalls, "mrr": np.array([each.reciprocal(depth) for each in found])}
+    recalls = {f"recall@{k}": np.array([each.recall_at(k) for each in ties]) for k in at}
+    return {**recalls, "mrr": np.array([each.reciprocal(depth) for each in ties])}
 
 
-def judged_values(found: Sequence[Ties], judged: Sequence[NDArray[np.float64]]) -> Values:
+def judged_values(ties: Sequence[Ties], judged: Sequence[NDArray[np.float64]]) -> Values:
     """Compute the metrics of queries with graded judgements: `ndcg@10`, `mrr@10` and `recall@100`.
 
-    For each query, `found` and `judged` are as in `ndcg_at_k`; a document with a gain above 0 is relevant.
+    For each query, `ties` and `judged` are as in `ndcg_at_k`; a document with a gain above 0 is relevant.
     """
-    pairs = list(zip(found, judged, strict=True))
+    pairs = list(zip(ties, judged, strict=True))
     return {
-        "ndcg@10": np.array([ndcg_at_k(own, known, 10) for own, known in pairs]),
-        "mrr@10": np.array([own.reciprocal(10) for own in found]),
-        "recall@100": np.array([own.right_among(100) / max(1, (known > 0).sum()) for own, known in pairs]),
+        "ndcg@10": np.array([ndcg_at_k(own, gains, 10) for own, gains in pairs]),
+        "mrr@10": np.array([own.reciprocal(10) for own in ties]),
+        "recall@100": np.array([own.right_among(100) / max(1, (gains > 0).sum()) for own, gains in pairs]),
     }
 
 

@@ -107,8 +107,8 @@ def without_none(hint: Any) -> Any:
     """Return an annotation without None beside its one other choice."""
     if get_origin(hint) not in (Union, UnionType):
         return hint
-    [known] = [each for each in get_args(hint) if each is not type(None)]
-    return known
+    [choice] = [each for each in get_args(hint) if each is not type(None)]
+    return choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +133,9 @@ def require(holds: bool, message: str) -> None:
         raise CheckpointInvalid(f"polyrank.json: {message}")
 
 
-def require_known(raw: Mapping[str, Any], known: set[str], prefix: str = "") -> None:
+def require_known(raw: Mapping[str, Any], names: set[str], prefix: str = "") -> None:
     """Refuse fields of a JSON object that are not known."""
-    unknown = sorted(set(raw) - known)
+    unknown = sorted(set(raw) - names)
     require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")
 
 
@@ -181,8 +181,8 @@ def _is_a(value: object, hint: Any) -> bool:
 
 def shown(value: object) -> str:
     """Return a value as a message shows it, cut."""
-    said = repr(list(value) if isinstance(value, tuple) else value)  # as JSON has it
-    return said if len(said) <= _MOST_SHOWN else f"{said[:_MOST_SHOWN]}…"
+    text = repr(list(value) if isinstance(value, tuple) else value)  # as JSON has it
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _in_words(hint: Any) -> str:

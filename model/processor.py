@@ -5,7 +5,7 @@ import platform
 from functools import cache
 from pathlib import Path
 
-_TOLD = Path("/proc/cpuinfo")
+_CPUINFO = Path("/proc/cpuinfo")
 # What its model and abilities are called; the last three are names of Arm's.
 _IDENTITY = (
     *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
@@ -14,10 +14,10 @@ _IDENTITY = (
 
 
 @cache
-def told() -> dict[str, str]:
+def cpuinfo() -> dict[str, str]:
     """Return what the kernel tells of the first processor, by its names; empty: nothing."""
     try:
-        lines = _TOLD.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
+        lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
     except OSError:
         return {}
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -25,11 +25,11 @@ def told() -> dict[str, str]:
 
 def has(flag: str) -> bool:
     """Whether an x86 processor has an ability, by the kernel's name of it, as `avx512_vnni`."""
-    return flag in told().get("flags", "").split()
+    return flag in cpuinfo().get("flags", "").split()
 
 
 def identity() -> str:
     """Identify model and abilities; where the kernel tells nothing, Python's own words must do."""
-    if not (known := told()):
+    if not (facts := cpuinfo()):
         return f"{platform.machine()} {platform.processor()}"
-    return hashlib.sha256("\n".join(known.get(name, "") for name in _IDENTITY).encode()).hexdigest()
+    return hashlib.sha256("\n".join(facts.get(name, "") for name in _IDENTITY).encode()).hexdigest()

@@ -47,8 +47,8 @@ class Architecture:
     def network(self) -> type[Any]:
         """The class of the network; imports torch."""
         assert self.encoder is not None, "it has a network"
-        found: type[Any] = resolve_name(self.encoder)
-        return found
+        network: type[Any] = resolve_name(self.encoder)
+        return network
 
     @property
     def embeds(self) -> bool:

@@ -56,12 +56,12 @@ class Representations(NamedTuple):
 
     def take(self, positions: Sequence[int] | NDArray[np.int64]) -> "Representations":
         """Return those of these positions, in their order."""
-        wanted = np.asarray(positions, np.int64)
-        first = self.first[wanted]
+        rows = np.asarray(positions, np.int64)
+        first = self.first[rows]
         if self.late is None or self.counts is None:
             return Representations(first)
-        counts = self.counts[wanted]
-        return Representations(first, self.late[row_places(_starts(self.counts)[wanted], counts)], counts)
+        counts = self.counts[rows]
+        return Representations(first, self.late[row_places(_starts(self.counts)[rows], counts)], counts)
 
     @staticmethod
     def none(dim: int, late: LateRows | None) -> "Representations":

@@ -1,7 +1,7 @@
 """Tells what long work does: each stage when it ends, and every few seconds what goes on.
 
 It is told by log lines of the level INFO: a server has them in its log, and a command prints those that matter to who
-waits for it. Who shows something calls `told_now`; after a while without it, one thread asks what goes on.
+waits for it. Who shows something calls `end_silence`; after a while without it, one thread asks what goes on.
 """
 
 import logging
@@ -26,12 +26,12 @@ class _Watch:
         self._changed = threading.Condition()
         self._tellers: list[Callable[[], None]] = []
         self._runs = False
-        self.told_at = time.monotonic()
+        self.silent_since = time.monotonic()
 
     def add(self, tell: Callable[[], None]) -> None:
         with self._changed:
             if not self._tellers:
-                self.told_at = time.monotonic()
+                self.silent_since = time.monotonic()
             if not self._runs:
                 threading.Thread(target=self._run, name="telling", daemon=True).start()  # it may lack the memory
                 self._runs = True
@@ -45,11 +45,11 @@ class _Watch:
     def _run(self) -> None:
         with self._changed:
             while self._tellers:
-                left = self.told_at + SILENT_SECONDS - time.monotonic()
+                left = self.silent_since + SILENT_SECONDS - time.monotonic()
                 if left > 0:
                     self._changed.wait(left)
                 else:
-                    self.told_at = time.monotonic()
+                    self.silent_since = time.monotonic()
                     self._tellers[-1]()
             self._runs = False
 
@@ -57,13 +57,13 @@ class _Watch:
 _watch = _Watch()
 
 
-def told_now() -> None:
+def end_silence() -> None:
     """Say that something was shown just now."""
-    _watch.told_at = time.monotonic()
+    _watch.silent_since = time.monotonic()
 
 
 @contextmanager
-def told_meanwhile(tell: Callable[[], None]) -> Iterator[None]:
+def tell_in_silence(tell: Callable[[], None]) -> Iterator[None]:
     """Call `tell` on another thread whenever nothing was told for a while during the block, or a block within it."""
     _watch.add(tell)
     try:
@@ -81,6 +81,6 @@ def telling(doing: str) -> Iterator[None]:
         log.info(what, extra={"fields": {"seconds": round(time.monotonic() - began, 1)}})
 
     context = copy_context()  # the log may add what it holds, on whatever thread
-    with told_meanwhile(lambda: context.run(tell, f"{STILL}{doing}")):
+    with tell_in_silence(lambda: context.run(tell, f"{STILL}{doing}")):
         yield
     tell(doing)

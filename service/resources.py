@@ -425,7 +425,7 @@ def _runner_of_job(settings: Settings, live: Live[Serving], request: JobRequest)
     if live.current is None or request.model is not None or device_of(settings) != "cpu":
         return Runner(settings.backend, settings.precision)
     ranker = live.current.ranker
-    return Runner(ranker.backend, ranker.precision).asked_again()
+    return Runner(ranker.backend, ranker.precision).request()
 
 
 def _show_job(metrics: Metrics, job: JobRecord) -> None:

@@ -37,7 +37,7 @@ def firsts_of(ranker: VectorRanker, dialogues: Sequence[Dialogue]) -> Firsts:
     """
     scored = _scores(ranker, dialogues)
     found = [
-        {part: gold_ties(scores, dialogue).found(1) for part, scores in parts.items()}
+        {part: gold_ties(scores, dialogue).recall_at(1) for part, scores in parts.items()}
         for dialogue, parts in zip(dialogues, scored, strict=True)
     ]
     return {part: np.array([each[part] for each in found], np.float64) for part in found[0]}

@@ -141,7 +141,7 @@ class Encoders:
         self._ray, self._count, self._tell = ray, count, tell
         self._maker, self._processors = Maker.of(model), {processor.identity()}
         everywhere = str(Path(source).resolve()) if Path(source).is_dir() else source
-        self._given = everywhere, Runner(model.backend, model.precision).asked_again(), dtype
+        self._given = everywhere, Runner(model.backend, model.precision).request(), dtype
         self._workers: list[_Worker] = []
         self._say_who_waits_at = 0.0
         self.retries = 0  # how often a chunk was encoded again because its encoder was lost

@@ -311,7 +311,7 @@ class Snapshot:
         words = self.generation.words
         if words is None:
             return None
-        asked = words.evidence.asked(conversation, words.table.statistics)
+        asked = words.evidence.query(conversation, words.table.statistics)
         own, *added = [asked.values_in(table) for table in (words.table, *self._tables)]
         behind = np.concatenate([np.empty(0, np.float32), *added])[: self._seen]
         return WordValues(*(Additions(words.evidence.late_weight, each) for each in (own, behind)))

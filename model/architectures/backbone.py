@@ -149,8 +149,8 @@ def backbone_config(path: Path, raw: Mapping[str, Any]) -> "PretrainedConfig":
     _require_bounded(path, raw)
     family = raw.get("model_type")
     # Other families are made of several models, whose configs may name some on the hub: transformers would ask it.
-    known = [getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in _TEXT_TASKS]
-    if not isinstance(family, str) or not any(family in names for names in known):
+    families = [getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in _TEXT_TASKS]
+    if not isinstance(family, str) or not any(family in names for names in families):
         raise CheckpointInvalid(f"{path}: model_type is {_one_line(family)}, no text encoder that transformers knows")
     try:
         kind = configuration_auto.CONFIG_MAPPING[family]
@@ -321,8 +321,8 @@ class Layer(nn.Module):
         D). mask: which of these rows count, (N, S).
         """
         q, k, v = (self.split(each).transpose(1, 2) for each in (query, key, value))
-        found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None])
-        return self.fed(self.norm(self.output(found.transpose(1, 2).flatten(-2)) + states))
+        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None])
+        return self.fed(self.norm(self.output(heads.transpose(1, 2).flatten(-2)) + states))
 
     def fed(self, states: Tensor) -> Tensor:
         """Run the feed-forward network, with its own residual connection and norm."""

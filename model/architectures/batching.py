@@ -28,15 +28,15 @@ class TokenBatch(NamedTuple):
 class BesideBatch(NamedTuple):
     """Candidates to read beside B contexts that have been read, n for each context, N = B n; absent ones have no token.
 
-    ids, mask: (N, K), as in TokenBatch. places: of the tokens in the sequence that the context begins, (N, K). known:
-    what was made of the contexts' tokens, (B, T, W). seen: which of these tokens count, (B, T).
+    ids, mask: (N, K), as in TokenBatch. places: of the tokens in the sequence that the context begins, (N, K). memory:
+    what is made of the contexts' tokens, (B, T, W). memory_mask: which of these tokens count, (B, T).
     """
 
     ids: NDArray[np.int64]
     mask: NDArray[np.bool_]
     places: NDArray[np.int64]
-    known: NDArray[np.float32]
-    seen: NDArray[np.bool_]
+    memory: NDArray[np.float32]
+    memory_mask: NDArray[np.bool_]
 
 
 Batch = TokenBatch | BesideBatch

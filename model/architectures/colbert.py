@@ -45,7 +45,7 @@ class ColbertEncoder(VectorEncoder):
     def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
         """Fill in the tokens by which ColBERT marks, augments and drops."""
         mask = tokenizer.mask_id
-        dropped = {found for mark in punctuation if (found := tokenizer.id_of(mark)) is not None}
+        dropped = {token_id for mark in punctuation if (token_id := tokenizer.id_of(mark)) is not None}
         markers = tokenizer.id_of(_QUERY_MARKER), tokenizer.id_of(_CANDIDATE_MARKER)
         block = ColbertConfig(
             query_tokens=0 if mask is None else _QUERY_TOKENS,
@@ -97,8 +97,8 @@ class ColbertEncoder(VectorEncoder):
         """Drop the vectors of punctuation and padding; the mean of the others is for the first stage."""
         rows = outputs[0][:, : batch.ids.shape[1]]
         dropped = torch.tensor(config.block(ColbertConfig).dropped, dtype=batch.ids.dtype, device=batch.ids.device)
-        kept = batch.mask & ~torch.isin(batch.ids, dropped)
-        return CandidateState(unit_length(masked_mean(rows, kept)), rows, kept)
+        mask = batch.mask & ~torch.isin(batch.ids, dropped)
+        return CandidateState(unit_length(masked_mean(rows, mask)), rows, mask)
 
     @classmethod
     def first_dim(cls, config: ModelConfig, dim: int) -> int:

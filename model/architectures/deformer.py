@@ -127,8 +127,8 @@ class DeformerEncoder(VectorEncoder):
         joint, upper = context_tokens + rows, config.block(DeformerConfig).upper
         whole = 12 * joint * dim**2 + 2 * joint**2 * dim
         last = (2 * joint + 10) * dim**2 + 2 * joint * dim
-        known = (3 * context_tokens if upper > 1 else 2 * context_tokens + 1) * dim**2
-        return float((upper - 1) * whole + last - known + dim)
+        context_maps = (3 * context_tokens if upper > 1 else 2 * context_tokens + 1) * dim**2
+        return float((upper - 1) * whole + last - context_maps + dim)
 
     def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context by h alone, (B, N)."""
@@ -156,15 +156,15 @@ class DeformerEncoder(VectorEncoder):
         read = []
         for rows, mask in zip(*contexts.rows, strict=True):
             own = rows[mask].float()
-            found = []
+            outputs = []
             others, exist = candidates.rows
             count = max(1, _TOKENS_AT_ONCE // (len(own) + others.shape[1]))
             for some, present in zip(torch.split(others.float(), count), torch.split(exist, count), strict=True):
                 if torch.is_grad_enabled():  # keep what one part of the pairs takes, not what all of them take
-                    found.append(checkpoint(self._first_outputs, own, some, present, use_reentrant=False))
+                    outputs.append(checkpoint(self._first_outputs, own, some, present, use_reentrant=False))
                 else:
-                    found.append(self._first_outputs(own, some, present))
-            read.append(torch.cat(found))
+                    outputs.append(self._first_outputs(own, some, present))
+            read.append(torch.cat(outputs))
         return torch.stack(read)
 
     def upper_outputs(self, context: Tensor, candidates: Tensor, present: Tensor) -> list[Tensor]:

@@ -75,8 +75,8 @@ class MixEncoder(VectorEncoder):
         places = [layer - 1 if layer > 0 else count + layer for layer in self.config.block(MixConfig).layers]
         if not all(0 <= place < count for place in places) or sorted(set(places)) != places:
             named = ", ".join(map(str, self.config.block(MixConfig).layers))
-            known = f"1 to {count}, or -{count} to -1"
-            raise CheckpointInvalid(f"mix: the transformer's layers are {known}; {named} must be some, ascending")
+            numbers = f"1 to {count}, or -{count} to -1"
+            raise CheckpointInvalid(f"mix: the transformer's layers are {numbers}; {named} must be some, ascending")
         return places
 
     @property
@@ -154,8 +154,8 @@ class MixEncoder(VectorEncoder):
 
     def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context by E_J and H_J alone, (B, N)."""
-        own, found = self._interacted(contexts, candidates)
-        return F.cosine_similarity(own, found, dim=-1) * self.config.score_scale
+        e, h = self._interacted(contexts, candidates)
+        return F.cosine_similarity(e, h, dim=-1) * self.config.score_scale
 
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
@@ -165,10 +165,10 @@ class MixEncoder(VectorEncoder):
     def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
         """Leave out the second stage, and the reply's tokens where the rows are outputs of no token."""
         why = "gates and feed-forward networks lie between what its rows read of a context and the score"
-        found = second_stage_unexplained(why, cls.counts_first_stage(config))
+        reasons = second_stage_unexplained(why, cls.counts_first_stage(config))
         if config.block(MixConfig).strategy == "inputs":
-            found.setdefault("reply_tokens", "a reply's rows are outputs in places of their own, which have read all")
-        return found
+            reasons.setdefault("reply_tokens", "a reply's rows are outputs in places of their own, which have read all")
+        return reasons
 
     def candidate_sums(self, states: Float64) -> StateSums:
         """Return the unit mean of the rows, where codes attend for them."""
@@ -181,8 +181,8 @@ class MixEncoder(VectorEncoder):
 
     def compared(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return [e; h; |e - h|] of e, the mean of the rows E_J, and H_J, (N, 3 D)."""
-        own, found = self._interacted(contexts, candidates)
-        return side_by_side(own[0], found[0])
+        e, h = self._interacted(contexts, candidates)
+        return side_by_side(e[0], h[0])
 
     def _interacted(self, contexts: ContextState, candidates: CandidateState) -> tuple[Tensor, Tensor]:
         """Run the interaction layers; returns the mean of the rows E_J, (B, N, D), and H_J, (B, N, D).
@@ -194,7 +194,7 @@ class MixEncoder(VectorEncoder):
         own_rows, _ = candidates.rows
         begun = own_rows.float().expand(len(mask), *own_rows.shape)
         rows, block = begun, self.config.block(MixConfig)  # E, (B, N, K, D)
-        found = torch.zeros_like(rows[:, :, 0])  # H, (B, N, D)
+        h = torch.zeros_like(rows[:, :, 0])  # H, (B, N, D)
         for place, layer in enumerate(self.interactions):
             keys, values = pairs[2 * place : 2 * place + 2]
             mean = rows.mean(dim=2)
@@ -203,12 +203,12 @@ class MixEncoder(VectorEncoder):
                 rows = layer.mix(rows, keys, values, mask)
             if block.without != "H":
                 read = layer.read(mean, keys, values, mask)
-                gate = torch.sigmoid(self.gate(torch.cat([mean, read, found], dim=-1)))
-                found = layer.fed(layer.norm(gate * read + (1 - gate) * found))
-        own = (begun if block.without == "E" else rows).mean(dim=2)
+                gate = torch.sigmoid(self.gate(torch.cat([mean, read, h], dim=-1)))
+                h = layer.fed(layer.norm(gate * read + (1 - gate) * h))
+        e = (begun if block.without == "E" else rows).mean(dim=2)
         if block.without == "H":
-            found = (contexts.first.vectors / self.config.score_scale).expand_as(own)
-        return own, found
+            h = (contexts.first.vectors / self.config.score_scale).expand_as(e)
+        return e, h
 
 
 class Interaction(Layer):
@@ -242,8 +242,8 @@ class Interaction(Layer):
         """Return what the mean rows (B, N, D) find in the context: `W_O softmax(Q* K / sqrt(D / H)) V`, (B, N, D)."""
         query = self.split(self.last_query(mean))[:, :, None]
         weights = (self._logits(query, keys, mask) * query.shape[-1] ** -0.5).softmax(dim=-1)
-        found: Tensor = self.output(self._weighted(weights, values)[:, :, 0].flatten(-2))
-        return found
+        outputs: Tensor = self.output(self._weighted(weights, values)[:, :, 0].flatten(-2))
+        return outputs
 
     def _logits(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
         """Products of queries (B, N, K, H, d) with the context's keys (B, T, D), (B, N, H, K, T); -inf for padding."""

@@ -36,8 +36,8 @@ class StateSums(NamedTuple):
         if not self.unit:
             return np.full(len(self.weights), self.scale)
         lengths = np.linalg.norm(self.weights @ self.values, axis=-1)
-        found: Float64 = np.divide(self.scale, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-        return found
+        factors: Float64 = np.divide(self.scale, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        return factors
 
     @property
     def vectors(self) -> Float64:
@@ -70,8 +70,8 @@ def output_sums(kind: ContextVectors, count: int, tokens: int) -> Float64:
     [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     """
     first, last = range(min(count, tokens)), range(max(0, tokens - count), tokens)
-    taken = {"first": {*first}, "last": {*last}, "last+first": {0, *last}}[kind]
-    return np.eye(tokens)[sorted(taken)]
+    places = {"first": {*first}, "last": {*last}, "last+first": {0, *last}}[kind]
+    return np.eye(tokens)[sorted(places)]
 
 
 def reduction_sums(reduction: Reduction, m: int, states: Float64) -> tuple[Float64, Float64]:
@@ -82,10 +82,10 @@ def reduction_sums(reduction: Reduction, m: int, states: Float64) -> tuple[Float
     """
     tokens, dim = states.shape
     if reduction == "max":
-        taken = np.zeros_like(states)
-        taken[states.argmax(axis=0), np.arange(dim)] = 1.0
-        shares = taken.mean(axis=1)
-        return shares[None], states * taken / np.maximum(shares, 1 / (2 * dim))[:, None]
+        one_hot = np.zeros_like(states)
+        one_hot[states.argmax(axis=0), np.arange(dim)] = 1.0
+        shares = one_hot.mean(axis=1)
+        return shares[None], states * one_hot / np.maximum(shares, 1 / (2 * dim))[:, None]
     place = np.arange(tokens)
     weights = {
         "first": place == 0,

@@ -35,14 +35,14 @@ class BesideTensors(NamedTuple):
     ids: Tensor
     mask: Tensor
     places: Tensor
-    known: Tensor
-    seen: Tensor
+    memory: Tensor
+    memory_mask: Tensor
 
 
 class UniEncoder(PairEncoder):
     """`score = W r`: r is the mean of the candidate's last states, or the first of them (D); W maps it to a scalar.
 
-    A back-end runs two parts: `known`, once for a context, and `candidate_states`, for candidates beside it.
+    A back-end runs two parts: `memory`, once for a context, and `candidate_states`, for candidates beside it.
     """
 
     def __init__(self, config: ModelConfig, encoder: Backbone, poly: PolyEncoder | None = None) -> None:
@@ -80,8 +80,8 @@ class UniEncoder(PairEncoder):
         return self._options.mask == "arrow"
 
     @property
-    def known_width(self) -> int:
-        """W, how many numbers `known` gives for a token."""
+    def memory_width(self) -> int:
+        """W, how many numbers `memory` gives for a token."""
         return self.encoder.dim * (1 if self.sees_candidates else 2 * len(self._layers))
 
     def own_scores(self, pairs: Pairs, left_out: Sequence[Sequence[int]] = ()) -> Tensor:
@@ -90,19 +90,19 @@ class UniEncoder(PairEncoder):
             owners = [*range(len(pairs.owners))]
             pairs = Pairs([pairs.contexts[owner] for owner in pairs.owners], pairs.candidates, owners, pairs.prefix)
         device, pad_id = next(self.parameters()).device, self.encoder.pad_id
-        read, found = pad(pairs.contexts, pad_id), pairs.by_context()
+        read, by_context = pad(pairs.contexts, pad_id), pairs.by_context()
         for row, places in enumerate(left_out):
             read.mask[row, list(places)] = False
         contexts = TensorBatch.of(read, device)
-        count = max(map(len, found.values()))
+        count = max(map(len, by_context.values()))
         ids, begins, rows = list[list[int]](), list[int](), list[tuple[int, int]]()
         for owner, context in enumerate(pairs.contexts):
-            few = found.get(owner, [])
+            few = by_context.get(owner, [])
             rows += ((position, len(ids) + at) for at, position in enumerate(few))
             ids += [pairs.candidates[position][pairs.prefix :] for position in few] + [[]] * (count - len(few))
             begins += [len(context)] * count
         own, mask, placed = (torch.from_numpy(field).to(device) for field in behind(ids, begins, pad_id))
-        states = self.candidate_states(BesideTensors(own, mask, placed, self.known(contexts), contexts.mask))
+        states = self.candidate_states(BesideTensors(own, mask, placed, self.memory(contexts), contexts.mask))
         scores = self.head_scores(states, mask)
         return scores[torch.tensor([row for _, row in sorted(rows)], device=device)]
 
@@ -113,7 +113,7 @@ class UniEncoder(PairEncoder):
         scores: Tensor = self.head(read)
         return scores[:, 0]
 
-    def known(self, batch: TensorBatch) -> Tensor:
+    def memory(self, batch: TensorBatch) -> Tensor:
         """Return what candidates read of contexts, (B, T, W).
 
         One-way: keys and values of each layer, side by side. Arrow: what enters the first layer, because the rest
@@ -135,44 +135,44 @@ class UniEncoder(PairEncoder):
 
     def candidate_states(self, batch: BesideTensors) -> Tensor:
         """Return the last states of candidates that read their contexts, (N, K, D)."""
-        ids, mask, places, known, seen = batch
+        ids, mask, places, memory, memory_mask = batch
         with self.encoder.autocast():
             states = self.encoder.embedded(ids, places, torch.ones_like(ids))
             if self.sees_candidates:
-                return self._states_of_both(states, mask, known.to(states.dtype), seen)
-            pieces = torch.split(known, self.encoder.dim, dim=-1)
+                return self._states_of_both(states, mask, memory.to(states.dtype), memory_mask)
+            pieces = torch.split(memory, self.encoder.dim, dim=-1)
             for number, layer in enumerate(self._layers):
                 key, value = pieces[2 * number : 2 * number + 2]
-                states = self._checked(layer, self._candidate_layer, layer, states, mask, key, value, seen)
+                states = self._checked(layer, self._candidate_layer, layer, states, mask, key, value, memory_mask)
             return states
 
-    def _states_of_both(self, states: Tensor, mask: Tensor, contexts: Tensor, seen: Tensor) -> Tensor:
+    def _states_of_both(self, states: Tensor, mask: Tensor, contexts: Tensor, context_mask: Tensor) -> Tensor:
         """Run all layers over candidates (N, K, D) and contexts (B, T, D) that see each other."""
         for layer in self._layers:
             own, before = layer.attention.self, contexts
             key, value = own.key(contexts), own.value(contexts)
             beside_it = [_of_contexts(each, contexts) for each in (own.key(states), own.value(states))]
             keys, values = (torch.cat(both, dim=1) for both in zip((key, value), beside_it, strict=True))
-            both_seen = torch.cat([seen, _of_contexts(mask[..., None], contexts)[..., 0]], dim=1)
-            contexts = self._checked(layer, self._context_layer, layer, before, keys, values, both_seen)
-            states = self._checked(layer, self._candidate_layer, layer, states, mask, key, value, seen)
+            both_mask = torch.cat([context_mask, _of_contexts(mask[..., None], contexts)[..., 0]], dim=1)
+            contexts = self._checked(layer, self._context_layer, layer, before, keys, values, both_mask)
+            states = self._checked(layer, self._candidate_layer, layer, states, mask, key, value, context_mask)
         return states
 
-    def _checked(self, layer: Any, run: Callable[..., Tensor], *given: Any) -> Tensor:
+    def _checked(self, layer: Any, run: Callable[..., Tensor], *inputs: Any) -> Tensor:
         """Run a layer, and where training asks for that keep only what enters it."""
         if self.training and getattr(layer, "gradient_checkpointing", False):
-            states: Tensor = checkpoint(run, *given, use_reentrant=False)
+            states: Tensor = checkpoint(run, *inputs, use_reentrant=False)
             return states
-        return run(*given)
+        return run(*inputs)
 
-    def _context_layer(self, layer: Any, states: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Tensor:
+    def _context_layer(self, layer: Any, states: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """Run a layer over contexts (B, T, D) that see the tokens of keys and values (B, S, D); mask (B, S)."""
         query, k, v = (self._by_head(each) for each in (layer.attention.self.query(states), key, value))
-        logits = (query @ k.transpose(-2, -1)).masked_fill(~seen[:, None, None], float("-inf"))
+        logits = (query @ k.transpose(-2, -1)).masked_fill(~mask[:, None, None], float("-inf"))
         return _fed(layer, states, self._weights(layer, logits) @ v)
 
     def _candidate_layer(
-        self, layer: Any, states: Tensor, mask: Tensor, key: Tensor, value: Tensor, seen: Tensor
+        self, layer: Any, states: Tensor, mask: Tensor, key: Tensor, value: Tensor, memory_mask: Tensor
     ) -> Tensor:
         """Run a layer over candidates (N, K, D) that see themselves, mask (N, K), and keys and values (B, T, D).
 
@@ -185,12 +185,12 @@ class UniEncoder(PairEncoder):
         each_query, each_k, each_v = (self._by_candidate(each, states) for each in (query, k, v))  # (B, H, n, K, d)
         to_own = each_query @ each_k.transpose(-2, -1)
         to_own = to_own.masked_fill(~mask.reshape(key.shape[0], 1, -1, 1, mask.shape[1]), float("-inf"))
-        to_context = (query @ context_k.transpose(-2, -1)).masked_fill(~seen[:, None, None], float("-inf"))
+        to_context = (query @ context_k.transpose(-2, -1)).masked_fill(~memory_mask[:, None, None], float("-inf"))
         apart = self._by_candidate(to_context, states)  # (B, H, n, K, T)
         weights = self._weights(layer, torch.cat([apart, to_own], dim=-1))
         of_context = weights[..., :tokens].flatten(2, 3) @ context_v
-        found = of_context + (weights[..., tokens:] @ each_v).flatten(2, 3)
-        return _fed(layer, states, found)
+        heads = of_context + (weights[..., tokens:] @ each_v).flatten(2, 3)
+        return _fed(layer, states, heads)
 
     def _by_head(self, states: Tensor) -> Tensor:
         """Cut states (B, S, D) into heads, (B, H, S, d)."""
@@ -216,9 +216,9 @@ def _of_contexts(states: Tensor, contexts: Tensor) -> Tensor:
     return states.reshape(contexts.shape[0], -1, states.shape[-1])
 
 
-def _fed(layer: Any, states: Tensor, found: Tensor) -> Tensor:
+def _fed(layer: Any, states: Tensor, heads: Tensor) -> Tensor:
     """Return a layer's outputs from what entered it, and what its heads found, (B, H, S, d), of the same tokens."""
-    joined = found.transpose(1, 2).reshape(states.shape)
+    joined = heads.transpose(1, 2).reshape(states.shape)
     attended = layer.attention.output(joined, states)
     fed: Tensor = layer.output(layer.intermediate(attended), attended)
     return fed

@@ -255,14 +255,14 @@ class VectorEncoder(nn.Module):
     @classmethod
     def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
         """Say which parts of its scores are no sums over tokens, and why, as ends of sentences."""
-        found: dict[Unexplained, str] = {}
+        reasons: dict[Unexplained, str] = {}
         if any(dense.bias or dense.activation != "identity" for dense in config.dense):
             why = "a Dense layer with a bias or an activation follows the mean of the tokens, so it is no sum over them"
-            found = {"tokens": why, "reply_tokens": why}
+            reasons = {"tokens": why, "reply_tokens": why}
         elif config.reduction in ("first", "last"):
             why = f"a reply's vector is the {config.reduction} output alone, which has read all tokens"
-            found["reply_tokens"] = why
-        return found
+            reasons["reply_tokens"] = why
+        return reasons
 
     @classmethod
     def context_layout(cls, config: ModelConfig, count: int) -> list[int | None]:

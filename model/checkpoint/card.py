@@ -57,8 +57,8 @@ def with_quantisation(card: str, proof: QuantisationConfig) -> str:
     before, heading, old = card.partition(f"{_INT8}\n")
     after = _NEXT.search(old) if heading else None
     rest = old[after.start() :] if after else ""
-    said = _template("parts.md.jinja").module.in_int8(proof, _INT8)  # type: ignore[attr-defined]  # a macro
-    return f"{before.rstrip()}\n\n{said}" + (f"\n{rest}" if rest else "")
+    section = _template("parts.md.jinja").module.in_int8(proof, _INT8)  # type: ignore[attr-defined]  # a macro
+    return f"{before.rstrip()}\n\n{section}" + (f"\n{rest}" if rest else "")
 
 
 def exported_card(config: ModelConfig, name: str) -> str:

@@ -90,8 +90,8 @@ def _dense_weights(published: Published) -> "dict[str, Tensor] | None":
 
 def read_checkpoint(directory: Path) -> tuple["Encoder", CheckpointFiles]:
     """Find and read a checkpoint directory; raises as both do."""
-    found = find_checkpoint(directory)
-    return found.read(), found.files
+    checkpoint = find_checkpoint(directory)
+    return checkpoint.read(), checkpoint.files
 
 
 def _stored(files: CheckpointFiles, base: BaseModel | None) -> StoredModel:
@@ -101,8 +101,8 @@ def _stored(files: CheckpointFiles, base: BaseModel | None) -> StoredModel:
 def _stamps(files: CheckpointFiles, base: BaseModel | None) -> list[tuple[int, int, int]]:
     """Tell the files that the network is read from, as they are now, from any that take their place."""
     paths = (backbone_file(files.source), files.weights, base and base.directory / WEIGHTS_FILE)
-    found = [path.stat() for path in paths if isinstance(path, Path)]
-    return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
+    statuses = [path.stat() for path in paths if isinstance(path, Path)]
+    return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses]
 
 
 def _zero_shot(base: BaseModel, published: Published) -> ModelConfig:

@@ -50,7 +50,7 @@ def export(checkpoint: Path, output: Path) -> ModelConfig:
     require_free(output)
     encoder, _ = read_checkpoint(checkpoint)
     assert isinstance(encoder, VectorEncoder), "an architecture without vectors was refused"
-    with _made_whole(output) as directory:
+    with _staging_directory(output) as directory:
         if config.sides_differ:
             _write_routes(directory, encoder, checkpoint / TOKENIZER_FILE)
         else:
@@ -167,7 +167,7 @@ def _write_json(path: Path, content: object) -> None:
 
 
 @contextmanager
-def _made_whole(output: Path) -> Iterator[Path]:
+def _staging_directory(output: Path) -> Iterator[Path]:
     """Yield a directory beside `output` that takes its place when the block ends; if the block raises, it goes."""
     make_directory(output.parent)
     temporary = output.with_name(f".{output.name}.{token_hex(8)}.tmp")

@@ -59,21 +59,21 @@ class CheckpointFiles:
 
         Raises InvalidInput where there is none, or not of this model; CheckpointInvalid where it is damaged.
         """
-        said = self.config.quantisation
-        if said is None:
+        proof = self.config.quantisation
+        if proof is None:
             raise InvalidInput(self._why_no_int8())
-        if said.made_for != self.fingerprint:
+        if proof.made_for != self.fingerprint:
             why = "was changed after it was quantised"
             if self.config.base_forms:
                 why += ", or was quantised with another form of its base's weights"
             raise InvalidInput(f"{self.source} {why}; run polyrank quantise again")
         try:
-            found = read_quantisation(read_input(self.source / QUANTISED_FILE, MOST_QUANTISED_BYTES))
+            quantisation = read_quantisation(read_input(self.source / QUANTISED_FILE, MOST_QUANTISED_BYTES))
         except OSError as error:
             raise CheckpointInvalid(f"{self.source / QUANTISED_FILE} cannot be read: {error.strerror}") from error
-        if found.sha256 != said.sha256:
+        if quantisation.sha256 != proof.sha256:
             raise InvalidInput(f"{self.source / QUANTISED_FILE} is of another run; run polyrank quantise again")
-        return found
+        return quantisation
 
     def _why_no_int8(self) -> str:
         if not (self.source / CONFIG_FILE).is_file():

@@ -72,18 +72,18 @@ def resolve_base(name: str, expected_forms: Sequence[str] = ()) -> BaseModel:
     weights.
     """
     forms = tuple(expected_forms) or KNOWN_FORMS.get(name, ())
-    found: dict[str, Path] = {}
+    directories: dict[str, Path] = {}
     for find in _places(name):
         enough = forms if find is _hub else forms[:1]  # what is here may be another form: the hub need not be asked
-        if found and (not forms or not found.keys().isdisjoint(enough)):
+        if directories and (not forms or not directories.keys().isdisjoint(enough)):
             break
         directory = find(name)
         if directory is not None:
-            found.setdefault(file_sha256(_complete(name, directory) / WEIGHTS_FILE), directory)
-    if not found:
+            directories.setdefault(file_sha256(_complete(name, directory) / WEIGHTS_FILE), directory)
+    if not directories:
         raise ModelNotFound(_why_not_found(name))
-    sha256 = next((form for form in forms if form in found), next(iter(found)))
-    directory = found[sha256]
+    sha256 = next((form for form in forms if form in directories), next(iter(directories)))
+    directory = directories[sha256]
     if forms and sha256 not in forms:
         weights, expected = directory / WEIGHTS_FILE, " or ".join(forms)
         raise CheckpointInvalid(f"model {name!r}: {weights} has sha256 {sha256}, expected {expected}")

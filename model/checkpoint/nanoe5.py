@@ -80,18 +80,18 @@ class _Reader:
         self.content, self.at = content, 0
 
     def numbers(self, form: str) -> tuple[Any, ...]:
-        found = struct.unpack_from(f"<{form}", self.content, self.at)
+        numbers = struct.unpack_from(f"<{form}", self.content, self.at)
         self.at += struct.calcsize(f"<{form}")
-        return found
+        return numbers
 
     def bytes(self, count: int) -> bytes:
         self.at += count
         return self.content[self.at - count : self.at]
 
     def array(self, kind: str, count: int) -> npt.NDArray[Any]:
-        found = np.frombuffer(self.content, kind, count, self.at)
-        self.at += found.nbytes
-        return found
+        values = np.frombuffer(self.content, kind, count, self.at)
+        self.at += values.nbytes
+        return values
 
 
 def write_base(content: bytes, directory: Path) -> None:

@@ -46,9 +46,9 @@ def quantisation_bytes(parts: Mapping[str, Inputs]) -> bytes:
     """Return the content of the file; equal findings give equal bytes."""
     tensors: dict[str, NDArray[np.floating]] = {}
     for part, inputs in parts.items():
-        for name, found in inputs.items():
-            tensors[f"{part}/{name}{_SMOOTHING}"] = np.ascontiguousarray(found.smoothing, np.float16)
-            tensors[f"{part}/{name}{_RANGE}"] = np.array([found.low, found.high], np.float32)
+        for name, map_input in inputs.items():
+            tensors[f"{part}/{name}{_SMOOTHING}"] = np.ascontiguousarray(map_input.smoothing, np.float16)
+            tensors[f"{part}/{name}{_RANGE}"] = np.array([map_input.low, map_input.high], np.float32)
     return save(tensors)
 
 
@@ -62,10 +62,10 @@ def read_quantisation(content: bytes) -> Quantisation:
     for key in sorted(key for key in tensors if key.endswith(_RANGE)):
         path = key.removesuffix(_RANGE)
         part, _, name = path.partition("/")
-        found = _map_input(tensors[key], tensors.pop(path + _SMOOTHING, None))
-        if found is None:
+        map_input = _map_input(tensors[key], tensors.pop(path + _SMOOTHING, None))
+        if map_input is None:
             raise CheckpointInvalid(f"{QUANTISED_FILE} is damaged: {path} has no usable numbers")
-        parts.setdefault(part, {})[name] = found
+        parts.setdefault(part, {})[name] = map_input
     if odd := [key for key in tensors if not key.endswith(_RANGE)]:
         raise CheckpointInvalid(f"{QUANTISED_FILE} is damaged: {sorted(odd)[0]} is not known")
     return Quantisation(parts, hashlib.sha256(content).hexdigest())

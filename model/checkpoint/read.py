@@ -152,11 +152,11 @@ def begin(encoder: Encoder) -> None:
 
 def own_tensors(encoder: Encoder) -> dict[str, Tensor]:
     """Return the tensors that the checkpoint itself holds; a shared transformer's once, as the context side's."""
-    left_out, kept = set[str](), set[Backbone]()
+    left_out, backbones = set[str](), set[Backbone]()
     for name, module in _backbones(encoder).items():
-        if encoder.config.weights != "full" or module in kept:
+        if encoder.config.weights != "full" or module in backbones:
             left_out.add(f"{name}.")
-        kept.add(module)
+        backbones.add(module)
     return {name: tensor for name, tensor in encoder.state_dict().items() if not name.startswith(tuple(left_out))}
 
 

@@ -61,13 +61,13 @@ def read_published(directory: Path) -> Published:
     modules = _modules(directory)
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
-        raise CheckpointInvalid(f"{directory}: modules.json begins with {' and '.join(kinds[:2])}; {_ASKED}")
+        raise CheckpointInvalid(f"{directory}: modules.json begins with {' and '.join(kinds[:2])}; {_SUPPORTED}")
     dense = []
     for kind, path in modules[2:]:
         if kind == "Dense":
             dense.append(_dense(path))
         elif kind != "Normalize" or path is not modules[-1][1]:
-            raise CheckpointInvalid(f"{directory}: modules.json has a module {kind} at {path.name}; {_ASKED}")
+            raise CheckpointInvalid(f"{directory}: modules.json has a module {kind} at {path.name}; {_SUPPORTED}")
     settings = _optional(directory / "config_sentence_transformers.json")
     words = _optional(directory / "sentence_bert_config.json")
     context_prompt, candidate_prompt = _prompts(directory, settings)
@@ -110,7 +110,7 @@ def is_reranker(directory: Path) -> bool:
     return True
 
 
-_ASKED = "polyrank takes Transformer, Pooling, Dense layers and Normalize, in this order"
+_SUPPORTED = "polyrank takes Transformer, Pooling, Dense layers and Normalize, in this order"
 
 
 def _modules(directory: Path) -> list[tuple[str, Path]]:
@@ -159,10 +159,10 @@ def _dense(path: Path) -> tuple[DenseConfig, Path]:
 
 
 def _needed(path: Path, raw: Mapping[str, Any], name: str) -> int:
-    found = _whole(path, raw.get(name))
-    if found is None:
+    number = _whole(path, raw.get(name))
+    if number is None:
         raise CheckpointInvalid(f"{path}: config.json lacks {name}")
-    return found
+    return number
 
 
 def _whole(path: Path, value: object) -> int | None:

@@ -150,14 +150,14 @@ def _score(cells: list[str]) -> int:
 
 def _texts(path: Path) -> Iterator[tuple[str, str]]:
     """Yield names and texts of documents or queries; raises CollectionInvalid for a bad line or a repeated name."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for number, row in read_objects(path, CollectionInvalid):
         named = row if isinstance(row, InvalidInput) else _text(row)
         if isinstance(named, InvalidInput):
             raise CollectionInvalid(f"{path}:{number}: {named}")
-        if named[0] in seen:
+        if named[0] in names:
             raise CollectionInvalid(f"{path}:{number}: the _id {named[0]!r} was seen before")
-        seen.add(named[0])
+        names.add(named[0])
         yield named
 
 

@@ -75,13 +75,13 @@ class Tally:
 class TextPool(NamedTuple):
     """The texts that may become negatives; those that `text_key` takes for the same count once.
 
-    texts: (N,), as first written. keys: their `text_key`, (N,). made: what the model keeps of them. scan: of their
-    vectors. words: of the texts, which also say how rare a word is; None where words do not count.
+    texts: (N,), as first written. keys: their `text_key`, (N,). representations: what the model keeps of them. scan:
+    of their vectors. words: of the texts, which also say how rare a word is; None where words do not count.
     """
 
     texts: list[str]
     keys: NDArray[np.uint64]
-    made: Representations
+    representations: Representations
     scan: Scan
     words: WordTable | None
 
@@ -96,17 +96,17 @@ class TextPool(NamedTuple):
             distinct.setdefault(text_key(text), text)
         if not distinct:
             raise InvalidInput("the pool holds no text; there is nothing to mine")
-        kept = list(distinct.values())
+        pool = list(distinct.values())
         parts = []
-        for start in range(0, len(kept), _TEXTS_AT_ONCE):
-            report("encode", start, len(kept))
-            parts.append(_encoded(ranker, kept[start : start + _TEXTS_AT_ONCE]))
-        report("encode", len(kept), len(kept))
-        made = Representations.join(parts)
-        return cls(kept, np.fromiter(distinct, np.uint64), made, prepare(made.first), ranker.word_table(kept))
+        for start in range(0, len(pool), _TEXTS_AT_ONCE):
+            report("encode", start, len(pool))
+            parts.append(_encoded(ranker, pool[start : start + _TEXTS_AT_ONCE]))
+        report("encode", len(pool), len(pool))
+        encodings = Representations.join(parts)
+        return cls(pool, np.fromiter(distinct, np.uint64), encodings, prepare(encodings.first), ranker.word_table(pool))
 
 
-class _Asked(NamedTuple):
+class _Example(NamedTuple):
     """An example with what the model makes of its context and of its gold reply, and what words add to the pool."""
 
     dialogue: Dialogue
@@ -144,43 +144,43 @@ class Miner:
         """
         remaining = iter(dialogues)
         while chunk := list(islice(remaining, _EXAMPLES_AT_ONCE)):
-            for asked, best in self._best(chunk):
-                negatives = self._negatives(asked, best)
+            for example, best in self._best(chunk):
+                negatives = self._negatives(example, best)
                 self.tally.examples += 1
                 self.tally.negatives += len(negatives)
                 self.tally.without += not negatives
-                yield replace(asked.dialogue, negatives=negatives)
+                yield replace(example.dialogue, negatives=negatives)
 
-    def _best(self, dialogues: Sequence[Dialogue]) -> Iterator[tuple[_Asked, TopK]]:
+    def _best(self, dialogues: Sequence[Dialogue]) -> Iterator[tuple[_Example, TopK]]:
         ranker, depth = self._ranker, self._rules.depth
         contexts = ranker.represent_contexts([ranker.tokenize_context(each.conversation)[0] for each in dialogues])
         golds = _encoded(ranker, [each.response for each in dialogues])
         remaining = enumerate(zip(dialogues, contexts, strict=True))
         while several := list(islice(remaining, _CONTEXTS_A_PASS)):
-            asked = [
-                _Asked(each, context, golds.take([at]), ranker.additions(each.conversation, self._pool.words))
+            examples = [
+                _Example(each, context, golds.take([at]), ranker.additions(each.conversation, self._pool.words))
                 for at, (each, context) in several
             ]
-            wanted = depth if ranker.late_rows is None else max(depth, _RETRIEVED)
-            queries = [Query(each.context.codes, wanted, additions=each.additions) for each in asked]
-            for own, best in zip(asked, self._pool.scan.top_k(queries), strict=True):
+            count = depth if ranker.late_rows is None else max(depth, _RETRIEVED)
+            queries = [Query(each.context.codes, count, additions=each.additions) for each in examples]
+            for own, best in zip(examples, self._pool.scan.top_k(queries), strict=True):
                 yield own, best if ranker.late_rows is None else self._placed(own, best)
 
-    def _placed(self, asked: _Asked, best: TopK) -> TopK:
-        rows, scores = second_stage(self._ranker, self._pool.made, asked.context, best, asked.additions)
+    def _placed(self, example: _Example, best: TopK) -> TopK:
+        rows, scores = second_stage(self._ranker, self._pool.representations, example.context, best, example.additions)
         return TopK(rows[: self._rules.depth], scores[: self._rules.depth])
 
-    def _negatives(self, asked: _Asked, best: TopK) -> tuple[str, ...]:
+    def _negatives(self, example: _Example, best: TopK) -> tuple[str, ...]:
         """Filter the best texts of the pool, then take the hardest of the rest or draw from it."""
         rules = self._rules
-        positives = self._positives.of(asked.dialogue.conversation)
+        positives = self._positives.of(example.dialogue.conversation)
         best = self._filtered("positive", best, ~np.isin(self._pool.keys[best.rows], positives))
         best = self._filtered("rank", best, np.arange(len(best.rows)) >= rules.skip)
         if rules.margin is not None:
-            best = self._filtered("margin", best, best.scores < self._bound(asked, rules.margin))
+            best = self._filtered("margin", best, best.scores < self._bound(example, rules.margin))
         order = self._generator.permutation(len(best.rows)) if rules.sample else np.arange(len(best.rows))
         if self._check is not None:
-            order = self._checked(self._check, asked.dialogue, best.rows, order)
+            order = self._checked(self._check, example.dialogue, best.rows, order)
         hardest_first = np.sort(order[: rules.negatives])
         return tuple(self._pool.texts[row] for row in best.rows[hardest_first])
 
@@ -188,12 +188,12 @@ class Miner:
         self.tally.filtered[reason] += int((~keep).sum())
         return TopK(best.rows[keep], best.scores[keep])
 
-    def _bound(self, asked: _Asked, margin: float) -> float:
-        dialogue, context, gold, additions = asked
+    def _bound(self, example: _Example, margin: float) -> float:
+        dialogue, context, gold, additions = example
         gold_words = None if self._statistics is None else WordTable.of([dialogue.response], self._statistics)
         of_gold = self._ranker.additions(dialogue.conversation, gold_words)
         gold_score = float(self._ranker.scores(context, gold, of_gold)[0])
-        random_scores = scores_of_rows(self._ranker, self._pool.made, context, self._random, additions)
+        random_scores = scores_of_rows(self._ranker, self._pool.representations, context, self._random, additions)
         random_score = float(random_scores.mean(dtype=np.float64))
         require_finite(self._ranker.name, [np.array([gold_score, random_score])])
         return score_bound(gold_score, random_score, margin)
@@ -206,7 +206,7 @@ class Miner:
         for start in range(0, len(order), self._rules.negatives):
             group = order[start : start + self._rules.negatives]
             texts = [dialogue.response, *(self._pool.texts[row] for row in rows[group])]
-            scores = check.score_texts(dialogue.conversation, texts, self._statistics, found=True)
+            scores = check.score_texts(dialogue.conversation, texts, self._statistics, as_search=True)
             require_finite(check.name, [scores])
             below = scores[1:] < scores[0] - self._rules.check_margin
             self.tally.filtered["check"] += int((~below).sum())
@@ -232,6 +232,6 @@ def score_bound(gold: float, random: float, margin: float) -> float:
 
 
 def _encoded(ranker: Retriever, texts: Sequence[str]) -> Representations:
-    made = ranker.represent_candidates(ranker.tokenize_candidates(texts)[0])
-    require_finite(ranker.name, (rows for rows, _ in made.blocks()))
-    return made
+    representations = ranker.represent_candidates(ranker.tokenize_candidates(texts)[0])
+    require_finite(ranker.name, (rows for rows, _ in representations.blocks()))
+    return representations

@@ -42,17 +42,17 @@ def candidate_representations(
     """
     tokens, cut = ranker.tokenize_candidates(texts)
     distinct, places = distinct_sequences(tokens)
-    done = 0
+    encoded = 0
 
     def on_done(more: int) -> None:
-        nonlocal done
-        done += more
-        report("candidates", done, len(distinct))
+        nonlocal encoded
+        encoded += more
+        report("candidates", encoded, len(distinct))
 
     on_done(0)
-    made = ranker.represent_candidates([tokens[position] for position in distinct], on_done)
-    require_finite(ranker.name, (rows for rows, _ in made.blocks()))
-    return made.take(places), cut
+    representations = ranker.represent_candidates([tokens[position] for position in distinct], on_done)
+    require_finite(ranker.name, (rows for rows, _ in representations.blocks()))
+    return representations.take(places), cut
 
 
 def context_encodings(
@@ -62,35 +62,35 @@ def context_encodings(
     report("contexts", 0, len(conversations))
     for start in range(0, len(conversations), _CONTEXTS_AT_ONCE):
         chunk = conversations[start : start + _CONTEXTS_AT_ONCE]
-        made = ranker.represent_contexts([ranker.tokenize_context(conversation)[0] for conversation in chunk])
-        require_finite(ranker.name, (each.codes for each in made))
-        yield from made
+        encodings = ranker.represent_contexts([ranker.tokenize_context(conversation)[0] for conversation in chunk])
+        require_finite(ranker.name, (each.codes for each in encodings))
+        yield from encodings
         report("contexts", start + len(chunk), len(conversations))
 
 
 def second_stage(
-    ranker: Retriever, made: Representations, context: ContextEncoding, found: TopK, additions: Additions | None
+    ranker: Retriever, pool: Representations, context: ContextEncoding, best: TopK, additions: Additions | None
 ) -> TopK:
     """Order the texts that a first stage found by the scores of the second one, equal ones in the order of the pool.
 
-    made: of the whole pool. additions: to the scores of the whole pool.
+    pool: representations of all its texts. additions: to the scores of the whole pool.
     """
-    scores = scores_of_rows(ranker, made, context, found.rows, additions)
+    scores = scores_of_rows(ranker, pool, context, best.rows, additions)
     require_finite(ranker.name, [scores])
-    order = np.lexsort((found.rows, -scores))
-    return TopK(found.rows[order], scores[order])
+    order = np.lexsort((best.rows, -scores))
+    return TopK(best.rows[order], scores[order])
 
 
 def scores_of_rows(
     ranker: Retriever,
-    made: Representations,
+    pool: Representations,
     context: ContextEncoding,
     rows: NDArray[np.int64],
     additions: Additions | None,
 ) -> NDArray[np.float32]:
     """Return the scores that place some texts of a pool, (rows,); arguments as `second_stage`."""
     own = None if additions is None else additions._replace(values=additions.values[rows])
-    return ranker.scores(context, made.take(rows), own)
+    return ranker.scores(context, pool.take(rows), own)
 
 
 def require_finite(name: str, numbers: Iterable[NDArray[np.floating]]) -> None:
@@ -135,7 +135,7 @@ def _late_scores(ranker: Retriever, dialogues: Sequence[Dialogue], report: Repor
     """
     texts = sorted({text for dialogue in dialogues for text in dialogue.candidates})
     row_of = {text: row for row, text in enumerate(texts)}
-    made, _ = candidate_representations(ranker, texts, report)
+    pool, _ = candidate_representations(ranker, texts, report)
     contexts = context_encodings(ranker, [dialogue.conversation for dialogue in dialogues], report)
     statistics, scores = ranker.statistics(texts), []
     for dialogue, context in zip(dialogues, contexts, strict=True):
@@ -145,7 +145,7 @@ def _late_scores(ranker: Retriever, dialogues: Sequence[Dialogue], report: Repor
         table = None if statistics is None else WordTable.of(dialogue.candidates, statistics)
         additions = ranker.list_additions(dialogue.conversation, table)
         own = None if additions is None else additions._replace(values=additions.values[first])
-        scores.append(ranker.scores(context, made.take(rows), own)[places])
+        scores.append(ranker.scores(context, pool.take(rows), own)[places])
     return scores
 
 
@@ -156,9 +156,9 @@ def _cross_scores(
     statistics = ranker.statistics(sorted({text for dialogue in dialogues for text in dialogue.candidates}))
     scores = []
     report("pairs", 0, len(dialogues))
-    for done, dialogue in enumerate(dialogues, 1):
+    for count, dialogue in enumerate(dialogues, 1):
         scores.append(ranker.score_texts(dialogue.conversation, dialogue.candidates, statistics))
-        report("pairs", done, len(dialogues))
+        report("pairs", count, len(dialogues))
     return scores
 
 
@@ -204,8 +204,8 @@ def retrieve(
         For each context what was found, equal scores in the order of the pool; and how many texts were too long and
         lost their end.
     """
-    made, cut = candidate_representations(ranker, texts, report)
-    scan, table, found = prepare(made.first), ranker.word_table(texts), list[Retrieved]()
+    pool, cut = candidate_representations(ranker, texts, report)
+    scan, table, hits = prepare(pool.first), ranker.word_table(texts), list[Retrieved]()
     own = [None] * len(conversations) if own is None else own
     remaining = zip(conversations, right, own, context_encodings(ranker, conversations, report), strict=True)
     while several := list(islice(remaining, _CONTEXTS_A_PASS)):
@@ -218,11 +218,11 @@ def retrieve(
         ]
         best = scan.top_k(queries)
         if ranker.late_rows is not None:
-            found += [Retrieved(second_stage(ranker, made, *each)) for each in zip(contexts, best, added, strict=True)]
+            hits += [Retrieved(second_stage(ranker, pool, *each)) for each in zip(contexts, best, added, strict=True)]
         else:
-            known = (rows for _, rows, *_ in several)
-            found += [_counted(made.first, *each) for each in zip(queries, best, known, strict=True)]
-    return found, cut
+            right_rows = (rows for _, rows, *_ in several)
+            hits += [_counted(pool.first, *each) for each in zip(queries, best, right_rows, strict=True)]
+    return hits, cut
 
 
 def _counted(embeddings: NDArray[np.float32], query: Query, best: TopK, right: NDArray[np.int64]) -> Retrieved:
@@ -246,7 +246,7 @@ def rerank(
     reranker: CrossRanker,
     conversations: Sequence[Conversation],
     texts: Sequence[str],
-    found: Sequence[Retrieved],
+    hits: Sequence[Retrieved],
     top_n: int,
     report: ReportProgress,
     counts_words: bool,
@@ -262,13 +262,13 @@ def rerank(
     """
     statistics = reranker.statistics(texts) if counts_words else None
     reranked: list[Retrieved] = []
-    report("pairs", 0, len(found))
-    for conversation, own in zip(conversations, found, strict=True):
+    report("pairs", 0, len(hits))
+    for conversation, own in zip(conversations, hits, strict=True):
         rows, rest = np.split(own.best.rows, [top_n])
-        scores = reranker.score_texts(conversation, [texts[row] for row in rows], statistics, found=True)
+        scores = reranker.score_texts(conversation, [texts[row] for row in rows], statistics, as_search=True)
         require_finite(reranker.name, [scores])
         order = np.argsort(-scores, kind="stable")
         merged = np.concatenate([scores[order], own.best.scores[top_n:]])
         reranked.append(own._replace(best=TopK(np.concatenate([rows[order], rest]), merged), read=len(rows)))
-        report("pairs", len(reranked), len(found))
+        report("pairs", len(reranked), len(hits))
     return reranked

@@ -81,20 +81,20 @@ def candidates(backend: str, precision: str, device: str, quantisation: Quantisa
     by_torch = [TorchBackend(device, FLOAT32 if precision == AUTO else precision)]
     if backend == TORCH:
         return [*by_torch]
-    wanted = _precisions(precision) + [INT8] * (precision == AUTO and quantisation is not None)
+    precisions = _precisions(precision) + [INT8] * (precision == AUTO and quantisation is not None)
     prepared = partial(OpenVinoBackend, quantisation=quantisation)
     if backend == OPENVINO:
-        first, *others = wanted
+        first, *others = precisions
         return [prepared(first), *map(prepared, _offered(others))]
-    offered = _offered(wanted)
+    offered = _offered(precisions)
     if precision not in (AUTO, *offered):
         why = "OpenVINO does not compute in it here, and torch may be slower than in float32"
         log.warning("a slow precision was asked for", extra={"fields": {"precision": precision, "why": why}})
     return [*by_torch, *map(prepared, offered)]
 
 
-def _precisions(asked: str) -> list[str]:
-    return [FLOAT32, BFLOAT16, FLOAT16] if asked == AUTO else [asked]
+def _precisions(precision: str) -> list[str]:
+    return [FLOAT32, BFLOAT16, FLOAT16] if precision == AUTO else [precision]
 
 
 def _offered(precisions: Sequence[str]) -> list[str]:
@@ -161,18 +161,18 @@ class Chooser:
         """Return what there is to know about a part, for `learn`."""
         return Findings(self._timing, self._verdicts[part])
 
-    def learn(self, part: str, found: Findings) -> None:
+    def learn(self, part: str, findings: Findings) -> None:
         """Take over what was found out before about a part; what is known here stays."""
-        if not self._timing.seconds and found.timing.seconds:
+        if not self._timing.seconds and findings.timing.seconds:
             with _measuring:
-                self._timing = _measured.setdefault(tuple(self.backends), found.timing)
+                self._timing = _measured.setdefault(tuple(self.backends), findings.timing)
         if not self._verdicts.get(part):
-            self._verdicts[part] = dict(found.verdicts)
-            for runner, why in found.verdicts.items():
+            self._verdicts[part] = dict(findings.verdicts)
+            for runner, why in findings.verdicts.items():
                 if why:
                     self._warn("back-end refused before", runner, part)
 
-    def known(self, part: str) -> Runner | None:
+    def runner_of(self, part: str) -> Runner | None:
         """Return what is to run a part; None: that has to be measured or tried first."""
         best = self._best(part) if self._timing.seconds else None
         return best if best == self._first or best in self._verdicts[part] else None
@@ -216,8 +216,8 @@ class Chooser:
             until = time.time() + DISTURBED_HOLDS_SECONDS
             fields = {"share_of_processors": round(share, 2), "holds_seconds": DISTURBED_HOLDS_SECONDS}
             log.warning("back-ends were timed beside other work", extra={"fields": fields})
-        found = _measured[tuple(self.backends)] = Timing(seconds, until)
-        return found
+        timing = _measured[tuple(self.backends)] = Timing(seconds, until)
+        return timing
 
     def _why_not(self, runner: Runner, part: "NetworkPart", forwards: dict[Runner, Forward]) -> str:
         """Return why a back-end must not run a part, empty if it may; compiles it if need be."""

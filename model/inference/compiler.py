@@ -36,7 +36,7 @@ _CODE = ("architectures", "checkpoint", "inference", "openvino_core.py", "text/c
 _LIBRARIES = ("openvino", "torch", "transformers")
 
 
-class Kept:
+class PartCache:
     """What is kept of one part, in a cache on disk."""
 
     def __init__(self, disk: DiskCache, part: LazyPart) -> None:
@@ -56,12 +56,12 @@ class Kept:
         except (LookupError, TypeError, ValueError):  # what is kept makes no sense
             return Findings(Timing({}), {})
 
-    def keep_findings(self, names: Sequence[Runner], found: Findings) -> None:
+    def keep_findings(self, names: Sequence[Runner], findings: Findings) -> None:
         """Keep what was found out about back-ends to choose from: speeds for the network, verdicts for the part."""
         speeds, verdicts = self._findings_keys(names)
-        seconds, until = found.timing
+        seconds, until = findings.timing
         self._disk.put(speeds, {"seconds": [[*runner, each] for runner, each in seconds.items()], "until": until})
-        self._disk.put(verdicts, {"verdicts": [[*runner, why] for runner, why in found.verdicts.items()]})
+        self._disk.put(verdicts, {"verdicts": [[*runner, why] for runner, why in findings.verdicts.items()]})
 
     def model(self, runner: Runner) -> tuple[Sizes, list[memoryview]] | None:
         """Return the part as compiled for a back-end and a precision; None: there is none. Raises InvalidInput.
@@ -101,19 +101,19 @@ class Kept:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of the libraries that run models, of those that are installed."""
-    found = {}
+    by_library = {}
     for name in _LIBRARIES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            by_library[name] = importlib.metadata.version(name)
+    return by_library
 
 
 @cache
 def code(*places: str) -> str:
     """Digest files of polyrank.model, and the modules in its folders; "." is all of them."""
     digest = hashlib.sha256()
-    found = [_MODEL / place for place in places]
-    modules = (path for place in found for path in (place.rglob("*.py") if place.is_dir() else [place]))
+    paths = [_MODEL / place for place in places]
+    modules = (path for place in paths for path in (place.rglob("*.py") if place.is_dir() else [place]))
     for path in sorted(modules):
         digest.update(f"{path.relative_to(_MODEL)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
@@ -124,8 +124,8 @@ def code_outside() -> str:
     digest = hashlib.sha256()
     for name in sorted({row.encoder.partition(":")[0] for row in ARCHITECTURES.values() if row.encoder}):
         if not name.startswith("polyrank."):
-            found = find_spec(name)
-            digest.update(Path(found.origin).read_bytes() if found and found.origin else name.encode())
+            spec = find_spec(name)
+            digest.update(Path(spec.origin).read_bytes() if spec and spec.origin else name.encode())
     return digest.hexdigest()
 
 
@@ -153,11 +153,11 @@ class Compiler:
         """
         with telling(f"making the encoder of {part.name} ready"):
             if self._disk is None or not part.identity:
-                return self._made(part)
-            kept = Kept(self._disk, part)
-            if (ready := self._found(part, kept)) is None:
+                return self._compile_anew(part)
+            part_cache = PartCache(self._disk, part)
+            if (ready := self._from_cache(part, part_cache)) is None:
                 with self._disk.alone():  # workers start together: one makes it, undisturbed, and the others find it
-                    ready = self._found(part, kept) or self._made_and_kept(part, kept)
+                    ready = self._from_cache(part, part_cache) or self._compile_and_store(part, part_cache)
             return ready
 
     @property
@@ -165,9 +165,9 @@ class Compiler:
         """How the back-end was chosen; None: there was no choice."""
         return self._chooser.choice if self._chooser else None
 
-    def _found(self, part: LazyPart, kept: Kept) -> Ready | None:
+    def _from_cache(self, part: LazyPart, part_cache: PartCache) -> Ready | None:
         """Make a part ready by what is kept; None where that is not enough."""
-        runner = self._known(part, kept)
+        runner = self._runner(part, part_cache)
         if runner is None:
             return None
         if runner.backend == TORCH:
@@ -175,24 +175,24 @@ class Compiler:
             backend = self._chooser.backends[runner] if self._chooser else self._backend
             return Ready(backend.compile(module), Sizes.of(module.backbone()), runner)
         try:
-            if (found := kept.model(runner)) is None:
+            if (model := part_cache.model(runner)) is None:
                 return None
-            sizes, pieces = found
+            sizes, pieces = model
             forward = openvino_backend.imported(pieces, sizes, runner.precision)
         except InvalidInput as error:
             log.warning("a kept model cannot be used and is made anew", extra={"fields": {"why": str(error)}})
-            kept.drop_model(runner)
+            part_cache.drop_model(runner)
             return None
         return Ready(forward, sizes, runner)
 
-    def _known(self, part: LazyPart, kept: Kept) -> Runner | None:
+    def _runner(self, part: LazyPart, part_cache: PartCache) -> Runner | None:
         """Return what is to run the part; None: it must be chosen."""
         if self._chooser is None:
             return self._backend.runner
-        self._chooser.learn(part.name, kept.findings(tuple(self._chooser.backends)))
-        return self._chooser.known(part.name)
+        self._chooser.learn(part.name, part_cache.findings(tuple(self._chooser.backends)))
+        return self._chooser.runner_of(part.name)
 
-    def _made(self, part: LazyPart) -> Ready:
+    def _compile_anew(self, part: LazyPart) -> Ready:
         module, runner = _loaded(part), self._backend.runner
         if self._chooser is None:
             forward = self._backend.compile(module)
@@ -202,12 +202,12 @@ class Compiler:
             log.info("back-end chosen", extra={"fields": fields})
         return Ready(forward, Sizes.of(module.backbone()), runner)
 
-    def _made_and_kept(self, part: LazyPart, kept: Kept) -> Ready:
-        ready = self._made(part)
+    def _compile_and_store(self, part: LazyPart, part_cache: PartCache) -> Ready:
+        ready = self._compile_anew(part)
         if self._chooser is not None:
-            kept.keep_findings(tuple(self._chooser.backends), self._chooser.findings(part.name))
+            part_cache.keep_findings(tuple(self._chooser.backends), self._chooser.findings(part.name))
         if (pieces := openvino_backend.exported(ready.run)) is not None:
-            kept.keep_model(ready.runner, ready.sizes, pieces)
+            part_cache.keep_model(ready.runner, ready.sizes, pieces)
         return ready
 
 

@@ -35,7 +35,7 @@ _PAUSE = 0.05  # seconds
 log = logging.getLogger(__name__)
 
 
-class KeptEntry(NamedTuple):
+class Entry(NamedTuple):
     """What was kept: facts as JSON has them, and bytes, mapped from the file, which is never changed in place."""
 
     facts: Mapping[str, Any]
@@ -51,9 +51,9 @@ class DiskCache:
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         self._directory, self._most_bytes = directory, most_bytes
-        self._said = set[tuple[str, Path]]()
+        self._warnings = set[tuple[str, Path]]()
 
-    def get(self, key: Mapping[str, Any]) -> KeptEntry | None:
+    def get(self, key: Mapping[str, Any]) -> Entry | None:
         """Return the entry of a key; None where there is none. A damaged one is removed."""
         path = self._path(key)
         try:
@@ -104,11 +104,11 @@ class DiskCache:
 
         Nobody waits longer than PATIENCE, or where the directory cannot be locked: then work is done twice.
         """
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with suppress(OSError):
                 self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 descriptor = os.open(self._directory, os.O_RDONLY)
-                held.callback(os.close, descriptor)
+                stack.callback(os.close, descriptor)
                 _wait_for(descriptor)
             yield
 
@@ -140,8 +140,8 @@ class DiskCache:
             bytes_left -= size
 
     def _warn(self, message: str, where: Path, why: str | None) -> None:
-        if (message, where) not in self._said:
-            self._said.add((message, where))
+        if (message, where) not in self._warnings:
+            self._warnings.add((message, where))
             log.warning(message, extra={"fields": {"where": str(where), "why": why}})
 
 
@@ -192,7 +192,7 @@ def _write(path: Path, content: Sequence[bytes | memoryview]) -> None:
             file.writelines([digest.hexdigest().encode(), *content])
 
 
-def _read(path: Path, key: Mapping[str, Any]) -> KeptEntry:
+def _read(path: Path, key: Mapping[str, Any]) -> Entry:
     with open_input(path) as file:
         status = os.fstat(file.fileno())
         # The directory was looked at before: whoever owns the one above may have put another in its place since then.
@@ -212,7 +212,7 @@ def _read(path: Path, key: Mapping[str, Any]) -> KeptEntry:
         raise _Damaged("it has no key and facts") from None
     if of != dict(key):
         raise _Damaged("it is the entry of another key")
-    return KeptEntry(facts, memoryview(mapped)[end:])
+    return Entry(facts, memoryview(mapped)[end:])
 
 
 def _is_own(status: os.stat_result) -> bool:

@@ -27,14 +27,14 @@ def linear_maps(model: "ov.Model") -> Iterator[tuple[str, list["ov.Node"]]]:
 
     The name is the path of its module in the network; where a module is used again, a number follows.
     """
-    found: dict[tuple[str, int], list[ov.Node]] = {}
+    by_input: dict[tuple[str, int], list[ov.Node]] = {}
     for node in model.get_ordered_ops():
         weights = node.input_value(1).get_node() if node.get_type_name() == "MatMul" else None
         if weights is not None and weights.get_type_name() == "Constant" and len(weights.shape) == 2:
             read = node.input_value(0)
-            found.setdefault((read.get_node().get_friendly_name(), read.get_index()), []).append(node)
+            by_input.setdefault((read.get_node().get_friendly_name(), read.get_index()), []).append(node)
     names: dict[str, int] = {}
-    for products in found.values():
+    for products in by_input.values():
         path = products[0].get_friendly_name().removeprefix(_MODULE).partition("/")[0]
         names[path] = names.get(path, 0) + 1
         yield path if names[path] == 1 else f"{path}.{names[path]}", products
@@ -53,23 +53,23 @@ def quantised(model: "ov.Model", inputs: Inputs) -> "ov.Model":
     """
     model, left = model.clone(), dict(inputs)
     for name, products in list(linear_maps(model)):
-        if (found := left.pop(name, None)) is not None:
-            _quantise(name, products, found)
+        if (map_input := left.pop(name, None)) is not None:
+            _quantise(name, products, map_input)
     if left:
         raise _misfit(next(iter(left)), "there is no such map")
     model.validate_nodes_and_infer_types()
     return model
 
 
-def _quantise(name: str, products: "list[ov.Node]", found: MapInput) -> None:
+def _quantise(name: str, products: "list[ov.Node]", map_input: MapInput) -> None:
     from openvino import opset13 as ops
 
-    smoothing = found.smoothing.astype(np.float32)
+    smoothing = map_input.smoothing.astype(np.float32)
     for product in products:
         if (width := width_of(product)) != len(smoothing):
             raise _misfit(name, f"it reads {width} components, not {len(smoothing)}")
     smooth = ops.multiply(products[0].input_value(0), ops.constant(smoothing))
-    low, high = (ops.constant(np.float32(end)) for end in (found.low, found.high))
+    low, high = (ops.constant(np.float32(end)) for end in (map_input.low, map_input.high))
     rounded = ops.fake_quantize(smooth, low, high, low, high, LEVELS)
     for product in products:
         transposed = product.get_attributes()["transpose_b"]

@@ -53,7 +53,7 @@ class Network(Generic[E]):
 
     def __init__(self, config: ModelConfig, read: Callable[[], E], identity: str = "") -> None:
         self.config, self.identity = config, identity
-        self._read, self._held = read, list[E]()
+        self._read, self._encoders = read, list[E]()
         self._reading = threading.Lock()
 
     @classmethod
@@ -64,16 +64,16 @@ class Network(Generic[E]):
     def encoder(self) -> E:
         """The torch module, in evaluation mode; the first access reads it, and raises as reading does."""
         with self._reading:
-            if not self._held:
+            if not self._encoders:
                 threads.tell_torch()
                 encoder = self._read()
                 encoder.eval()
-                self._held.append(encoder)
-            return self._held[0]
+                self._encoders.append(encoder)
+            return self._encoders[0]
 
     @property
     def is_read(self) -> bool:
-        return bool(self._held)
+        return bool(self._encoders)
 
     def part(self, name: PartName) -> LazyPart:
         def module() -> "NetworkPart":

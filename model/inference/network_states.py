@@ -77,8 +77,8 @@ class NetworkStates:
         cut = (candidates.take(np.arange(start, min(start + _AT_ONCE, count))) for start in starts)
         with torch.inference_mode():
             parts = [compare(contexts, _candidate_state(some, device)) for some in cut]
-        found: NDArray[np.float32] = torch.cat(parts).cpu().numpy()
-        return found
+        values: NDArray[np.float32] = torch.cat(parts).cpu().numpy()
+        return values
 
     @cached_property
     def _scorer(self) -> VectorEncoder:

@@ -184,19 +184,19 @@ class _Compiled:
         inputs = self._widened(batch)
         with self._lock:
             (states,) = self._transformer.infer(inputs, share_inputs=True, share_outputs=True).to_tuple()
-            given = [states, inputs[1]] if self._takes_mask else [states]
-            outputs = self._ending.infer(given, share_inputs=True, share_outputs=True)
+            ending_inputs = [states, inputs[1]] if self._takes_mask else [states]
+            outputs = self._ending.infer(ending_inputs, share_inputs=True, share_outputs=True)
             return tuple(output.copy() for output in outputs.to_tuple())
 
     def _widened(self, batch: Batch) -> list[NDArray[Any]]:
         """Pad to a multiple of the width step, but not beyond the longest sequence that the model takes."""
-        found = list[NDArray[Any]]()
+        fields = list[NDArray[Any]]()
         for number, field in enumerate(batch):
             width = field.shape[1]
             more = min(-width % self._width_step, max(0, self._sizes.max_tokens - width))
             around = [(0, 0), (0, more), *[(0, 0)] * (field.ndim - 2)]
-            found.append(np.pad(field, around, constant_values=0 if number else self._sizes.pad_id))
-        return found
+            fields.append(np.pad(field, around, constant_values=0 if number else self._sizes.pad_id))
+        return fields
 
 
 def _capabilities() -> list[str]:

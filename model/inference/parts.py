@@ -109,19 +109,19 @@ class PairPart(NetworkPart):
         return (self.encoder.head_scores(states),)
 
 
-class KnownPart(NetworkPart):
+class MemoryPart(NetworkPart):
     """From contexts to what candidates read of them, `UniEncoder.known`, and which tokens count."""
 
     reads = "known"
     encoder: UniEncoder
 
     def states(self, batch: TensorBatch) -> Tensor:
-        return self.encoder.known(batch)
+        return self.encoder.memory(batch)
 
     @property
     def width(self) -> int:
         """The size of what is known of a token."""
-        return self.encoder.known_width
+        return self.encoder.memory_width
 
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         """Return zeros for padding, and the mask.
@@ -146,8 +146,8 @@ class BesidePart(NetworkPart):
         alone = all(context == pairs[0][0] for context, _ in pairs)
         contexts = pad([context for context, _ in (pairs[:1] if alone else pairs)], pad_id)
         with torch.inference_mode():
-            known = self.encoder.known(TensorBatch.of(contexts, next(self.parameters()).device)).float().cpu().numpy()
-        return BesideBatch(*behind([own for _, own in pairs], cuts, pad_id), known, contexts.mask)
+            memory = self.encoder.memory(TensorBatch.of(contexts, next(self.parameters()).device)).float().cpu().numpy()
+        return BesideBatch(*behind([own for _, own in pairs], cuts, pad_id), memory, contexts.mask)
 
     def states(self, batch: BesideTensors) -> Tensor:
         return self.encoder.candidate_states(batch)
@@ -156,5 +156,5 @@ class BesidePart(NetworkPart):
         return (self.encoder.head_scores(states, mask),)
 
 
-_ALL = (ContextPart, CandidatePart, PairPart, KnownPart, BesidePart)
+_ALL = (ContextPart, CandidatePart, PairPart, MemoryPart, BesidePart)
 PARTS: dict[PartName, type[Any]] = {part.reads: part for part in _ALL}

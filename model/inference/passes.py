@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from polyrank.model.architectures.pairs import PairEncoder
     from polyrank.model.architectures.vector import VectorEncoder
 
-_KNOWN_CONTEXTS = 64  # 98 KB each with MiniLM
+_MOST_CONTEXTS = 64  # 98 KB each with MiniLM
 
 Outputs = tuple[NDArray[Any], ...]
 
@@ -52,8 +52,8 @@ class Passes(Generic[E]):
     @property
     def rounding(self) -> str:
         """How its numbers are rounded: the precision, and of int8 which calibration."""
-        said = self._network.config.quantisation
-        return f"{INT8}-{said.sha256[:16]}" if said and self.precision == INT8 else self.precision
+        proof = self._network.config.quantisation
+        return f"{INT8}-{proof.sha256[:16]}" if proof and self.precision == INT8 else self.precision
 
     @property
     def choice(self) -> Choice | None:
@@ -272,7 +272,7 @@ class FirstStage:
 
     def __init__(self, network: "Network[VectorEncoder]", compiler: Compiler) -> None:
         self._forwards = VectorForwards(network, compiler)
-        self._known: OrderedDict[tuple[int, ...], NDArray[np.float32]] = OrderedDict()
+        self._vectors: OrderedDict[tuple[int, ...], NDArray[np.float32]] = OrderedDict()
         self._lock = threading.Lock()
 
     def scores(self, pairs: Pairs) -> NDArray[np.float32]:
@@ -289,13 +289,13 @@ class FirstStage:
     def _contexts(self, contexts: list[list[int]]) -> list[NDArray[np.float32]]:
         keys = [tuple(context) for context in contexts]
         with self._lock:
-            found = {key: self._known[key] for key in keys if key in self._known}
-        new = [key for key in dict.fromkeys(keys) if key not in found]
-        found |= zip(new, self._forwards.encode_contexts([list(key) for key in new]), strict=True)
+            vectors = {key: self._vectors[key] for key in keys if key in self._vectors}
+        new = [key for key in dict.fromkeys(keys) if key not in vectors]
+        vectors |= zip(new, self._forwards.encode_contexts([list(key) for key in new]), strict=True)
         with self._lock:
             for key in keys:
-                self._known[key] = found[key]
-                self._known.move_to_end(key)
-            while len(self._known) > _KNOWN_CONTEXTS:
-                self._known.popitem(last=False)
-        return [found[key] for key in keys]
+                self._vectors[key] = vectors[key]
+                self._vectors.move_to_end(key)
+            while len(self._vectors) > _MOST_CONTEXTS:
+                self._vectors.popitem(last=False)
+        return [vectors[key] for key in keys]

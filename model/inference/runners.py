@@ -22,7 +22,7 @@ class Runner(NamedTuple):
     backend: str
     precision: str
 
-    def asked_again(self) -> "Runner":
+    def request(self) -> "Runner":
         """Return what to ask for to get what runs here."""
         return Runner(AUTO, AUTO) if self == NO_RUNNER else self
 
@@ -43,17 +43,17 @@ class Choice:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def why_refused(asked: Runner) -> str | None:
+def why_refused(runner: Runner) -> str | None:
     """Return what is wrong with a request for a back-end and a precision; None: nothing.
 
     >>> why_refused(Runner("torch", "int8"))
     'torch does not compute in int8; use openvino or auto'
     """
-    if asked.backend not in BACKENDS:
-        return f"unknown back-end {asked.backend!r}; use one of {', '.join(BACKENDS)}"
-    if asked.precision not in PRECISIONS:
-        return f"unknown precision {asked.precision!r}; use one of {', '.join(PRECISIONS)}"
-    if asked == Runner(TORCH, INT8):
+    if runner.backend not in BACKENDS:
+        return f"unknown back-end {runner.backend!r}; use one of {', '.join(BACKENDS)}"
+    if runner.precision not in PRECISIONS:
+        return f"unknown precision {runner.precision!r}; use one of {', '.join(PRECISIONS)}"
+    if runner == Runner(TORCH, INT8):
         return f"{TORCH} does not compute in {INT8}; use {OPENVINO} or {AUTO}"
     return None
 

@@ -41,8 +41,8 @@ class TorchBackend:
         own = part.backbone()
         if own not in self._halves:
             self._halves[own] = copy.deepcopy(own).to(getattr(torch, self.runner.precision))
-        kept: dict[int, Any] = {id(each): each for each in part.modules() if isinstance(each, Backbone)}
-        return copy.deepcopy(part, {**kept, id(own): self._halves[own]})
+        memo: dict[int, Any] = {id(each): each for each in part.modules() if isinstance(each, Backbone)}
+        return copy.deepcopy(part, {**memo, id(own): self._halves[own]})
 
 
 def _run(part: "NetworkPart", device: str, batch: Batch) -> tuple[NDArray[Any], ...]:

@@ -101,18 +101,18 @@ def agree(forward: Forward, reference: Forward, batches: list[Batch]) -> bool:
 
 
 def why_refused(
-    forward: Forward, reference: Forward, given: List[Sequence], part: "NetworkPart", was_proved: bool = False
+    forward: Forward, reference: Forward, texts: List[Sequence], part: "NetworkPart", was_proved: bool = False
 ) -> str:
     """Return why a part must not be run this way unless somebody asks for it; empty: it may.
 
-    `given` are what the `part` is tried on. The outputs must be near to the reference's, and each must be the same to
+    `texts` are what the `part` is tried on. The outputs must be near to the reference's, and each must be the same to
     the last bit alone and in batches of several sizes. was_proved: how it ranks was measured before, so outputs need
     only be like the reference's.
     """
-    alone = [_outputs(forward, [each], part)[0] for each in given]
+    alone = [_outputs(forward, [each], part)[0] for each in texts]
     if not all(np.isfinite(each).all() for each in alone):
         return "its numbers are not finite"
-    expected = _expected(reference, given, part)
+    expected = _expected(reference, texts, part)
     if was_proved:
         why = _why_unlike(alone, expected)
     elif alone[0].ndim:
@@ -121,13 +121,13 @@ def why_refused(
         why = _misranked(alone, expected)
     if why:
         return why
-    return "" if _is_same_together(forward, given, alone, part) else "a text's output depends on its batch"
+    return "" if _is_same_together(forward, texts, alone, part) else "a text's output depends on its batch"
 
 
-def _expected(reference: Forward, given: List[Sequence], part: "NetworkPart") -> list[NDArray[Any]]:
-    expected: list[NDArray[Any]] = [np.empty(0)] * len(given)
-    for positions in length_batches([len(each.ids) for each in given]):
-        for position, output in zip(positions, _outputs(reference, [given[at] for at in positions], part), strict=True):
+def _expected(reference: Forward, texts: List[Sequence], part: "NetworkPart") -> list[NDArray[Any]]:
+    expected: list[NDArray[Any]] = [np.empty(0)] * len(texts)
+    for positions in length_batches([len(each.ids) for each in texts]):
+        for position, output in zip(positions, _outputs(reference, [texts[at] for at in positions], part), strict=True):
             expected[position] = output
     return expected
 
@@ -143,9 +143,9 @@ def _why_unlike(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:
     return f"its numbers are like float32's by {likeness:.3f}, less than {LEAST_LIKENESS}; run polyrank quantise again"
 
 
-def _outputs(forward: Forward, given: List[Sequence], part: "NetworkPart") -> list[NDArray[Any]]:
+def _outputs(forward: Forward, texts: List[Sequence], part: "NetworkPart") -> list[NDArray[Any]]:
     """Run a batch; returns for each sequence its vectors (M, D), its vector (D,) or its score ()."""
-    batch = part.laid_out([each.ids for each in given], [each.candidate_start for each in given])
+    batch = part.laid_out([each.ids for each in texts], [each.candidate_start for each in texts])
     outputs, *masks = forward(batch)
     return [output[masks[0][row]] if masks else output for row, output in enumerate(outputs)]
 
@@ -162,8 +162,8 @@ def _too_far(ours: NDArray[Any], theirs: NDArray[Any]) -> str:
 def cosines(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
     """Return those of the rows of one matrix with the same rows of the other."""
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    found: NDArray[Any] = (ours * theirs).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
-    return found
+    values: NDArray[Any] = (ours * theirs).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return values
 
 
 def _misranked(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:
@@ -189,11 +189,11 @@ def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
     return ranks
 
 
-def _is_same_together(forward: Forward, given: List[Sequence], alone: List[NDArray[Any]], part: "NetworkPart") -> bool:
-    order = np.random.default_rng(0).permutation(len(given)).tolist()
+def _is_same_together(forward: Forward, texts: List[Sequence], alone: List[NDArray[Any]], part: "NetworkPart") -> bool:
+    order = np.random.default_rng(0).permutation(len(texts)).tolist()
     for size in _TOGETHER:
         positions, order = order[:size], order[size:] + order[:size]
-        together = _outputs(forward, [given[at] for at in positions], part)
+        together = _outputs(forward, [texts[at] for at in positions], part)
         if not all(np.array_equal(output, alone[at]) for at, output in zip(positions, together, strict=True)):
             return False
     return True

@@ -19,7 +19,7 @@ from polyrank.model.text.sequences import Pairs
 if TYPE_CHECKING:
     from polyrank.model.architectures.pairs import PairEncoder
 
-KEPT_BYTES = 64 * 2**20  # a context of 256 tokens takes 4.7 MB with MiniLM, and 19 MB with BERT-base
+CACHE_BYTES = 64 * 2**20  # a context of 256 tokens takes 4.7 MB with MiniLM, and 19 MB with BERT-base
 
 
 class UniForwards(PairForwards):
@@ -34,7 +34,7 @@ class UniForwards(PairForwards):
         super().__init__(network, compiler)
         self._contexts = compiler.compile(network.part("known"))
         self._cuts = network.config.block(UniConfig).mask == "one-way"
-        self._kept = KeptContexts()
+        self._cache = ContextCache()
 
     def pair_lengths(self, pairs: Pairs) -> list[int]:
         """Return how many tokens are read for each tokenised pair: its own, and its share of the context's."""
@@ -58,40 +58,40 @@ class UniForwards(PairForwards):
         return scores
 
     def _beside(self, context: list[int], candidates: Sequence[list[int]]) -> NDArray[np.float32]:
-        known = self._known(context)[None]
+        memory = self._memory(context)[None]
         own = behind(candidates, [len(context)] * len(candidates), self._first.sizes.pad_id)
-        (scores,) = self._first.run(BesideBatch(*own, known, np.ones(known.shape[:2], np.bool_)))
+        (scores,) = self._first.run(BesideBatch(*own, memory, np.ones(memory.shape[:2], np.bool_)))
         return scores
 
-    def _known(self, context: list[int]) -> NDArray[np.float32]:
+    def _memory(self, context: list[int]) -> NDArray[np.float32]:
         """Return what candidates read of a context, (T, W)."""
         key = tuple(context)
-        if (found := self._kept.get(key)) is None:
-            known, _ = self._contexts.run(pad([context], self._contexts.sizes.pad_id))
-            found = np.ascontiguousarray(known[0, : len(context)])  # a back-end may have padded it
-            self._kept.put(key, found)
-        return found
+        if (memory := self._cache.get(key)) is None:
+            outputs, _ = self._contexts.run(pad([context], self._contexts.sizes.pad_id))
+            memory = np.ascontiguousarray(outputs[0, : len(context)])  # a back-end may have padded it
+            self._cache.put(key, memory)
+        return memory
 
 
-class KeptContexts:
+class ContextCache:
     """What was made of the last context, and of those before it up to a number of bytes. Safe under threads."""
 
-    def __init__(self, most: int = KEPT_BYTES) -> None:
+    def __init__(self, most: int = CACHE_BYTES) -> None:
         self._most, self._bytes = most, 0
-        self._kept: OrderedDict[tuple[int, ...], NDArray[np.float32]] = OrderedDict()
+        self._rows: OrderedDict[tuple[int, ...], NDArray[np.float32]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, context: tuple[int, ...]) -> NDArray[np.float32] | None:
         """Return what was made of a context; None: it is not kept."""
         with self._lock:
-            if context in self._kept:
-                self._kept.move_to_end(context)
-            return self._kept.get(context)
+            if context in self._rows:
+                self._rows.move_to_end(context)
+            return self._rows.get(context)
 
-    def put(self, context: tuple[int, ...], made: NDArray[np.float32]) -> None:
+    def put(self, context: tuple[int, ...], rows: NDArray[np.float32]) -> None:
         """Keep what was made of a context, and forget what was not asked for the longest time."""
         with self._lock:
-            self._bytes += made.nbytes - (before.nbytes if (before := self._kept.pop(context, None)) is not None else 0)
-            self._kept[context] = made
-            while self._bytes > self._most and len(self._kept) > 1:
-                self._bytes -= self._kept.popitem(last=False)[1].nbytes
+            self._bytes += rows.nbytes - (before.nbytes if (before := self._rows.pop(context, None)) is not None else 0)
+            self._rows[context] = rows
+            while self._bytes > self._most and len(self._rows) > 1:
+                self._bytes -= self._rows.popitem(last=False)[1].nbytes

@@ -42,12 +42,12 @@ def read(conversation: Conversation) -> ReadContext:
     newest: dict[str, int] = {}
     own: set[str] = set()
     for age, turn in enumerate(turns):
-        said = words(turn.text)
-        lengths[turn.text] = len(said)
-        for word in said:
+        turn_words = words(turn.text)
+        lengths[turn.text] = len(turn_words)
+        for word in turn_words:
             newest.setdefault(word, age)
         if _is_own(turn, age, turns[0].role):
-            own.update(said)
+            own.update(turn_words)
     persona = (word for fact in _within(map(Turn, conversation.persona)) for word in words(fact.text))
     return ReadContext(frozenset(persona), lengths, newest, frozenset(own))
 
@@ -58,11 +58,11 @@ def unread(conversation: Conversation) -> tuple[int, int]:
     >>> unread(Conversation.of(["a", "b" * COUNTED_LETTERS, "c"], "d" * (COUNTED_LETTERS + 5)))
     (1, 6)
     """
-    said = [turn for turn in reversed(conversation.turns) if turn.text.strip()]
-    kept = list(_within(said))
-    cut = _letters(said[: len(kept)]) - _letters(kept)
+    turns = [turn for turn in reversed(conversation.turns) if turn.text.strip()]
+    turns_read = list(_within(turns))
+    cut = _letters(turns[: len(turns_read)]) - _letters(turns_read)
     facts = [Turn(fact) for fact in conversation.persona if fact.strip()]
-    return len(said) - len(kept), cut + _letters(facts) - _letters(_within(facts))
+    return len(turns) - len(turns_read), cut + _letters(facts) - _letters(_within(facts))
 
 
 def _letters(turns: Iterable[Turn]) -> int:

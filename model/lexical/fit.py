@@ -78,10 +78,10 @@ def shares(files: Files) -> dict[str, Figures]:
 
     Weights are fitted on one fold of the dialogues and measured on the other, and the other way round.
     """
-    kept: dict[str, Sequence[int]] = {"without words": [], "all features": _EVERY}
+    places_of: dict[str, Sequence[int]] = {"without words": [], "all features": _EVERY}
     for place in _EVERY:
-        kept[f"without {FEATURES[place - 1]}"] = [other for other in _EVERY if other != place]
-    return {name: _figures(files, places) for name, places in kept.items()}
+        places_of[f"without {FEATURES[place - 1]}"] = [other for other in _EVERY if other != place]
+    return {name: _figures(files, places) for name, places in places_of.items()}
 
 
 def _figures(files: Files, places: Sequence[int]) -> Figures:
@@ -106,7 +106,7 @@ def _mean(numbers: Sequence[ArrayLike], files: Sequence[Sized]) -> NDArray[np.fl
 def _is_first(each: ScoredList, weights: NDArray[np.float64], repeats: bool) -> float:
     """Return the chance that the right reply is first, where scores tie."""
     scores = each.numbers(repeats) @ weights
-    return Ties.of(scores, np.arange(len(scores)) == 0).found(1)
+    return Ties.of(scores, np.arange(len(scores)) == 0).recall_at(1)
 
 
 def _fitted(files: Files, places: Sequence[int]) -> NDArray[np.float64]:
@@ -160,9 +160,9 @@ def _descended(packs: Sequence[_Pack], start: NDArray[np.float64], places: Seque
         return float(_mean([value for value, _ in each], files) + 0.5 * (pulled * weights).sum()), slope[chosen]
 
     bounds = [(_LEAST.get(place), None) for place in chosen]
-    found = minimize(loss, start[chosen], jac=True, method="L-BFGS-B", bounds=bounds)
+    optimum = minimize(loss, start[chosen], jac=True, method="L-BFGS-B", bounds=bounds)
     weights = start.copy()
-    weights[chosen] = found.x
+    weights[chosen] = optimum.x
     return weights
 
 

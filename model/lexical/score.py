@@ -73,14 +73,14 @@ class LexicalScore:
         A text's value depends on the conversation and the table's statistics alone: it is the same to the bit in every
         table.
         """
-        return self.asked(conversation, table.statistics).values_in(table)
+        return self.query(conversation, table.statistics).values_in(table)
 
-    def asked(self, conversation: Conversation, statistics: Statistics) -> WordQuery:
+    def query(self, conversation: Conversation, statistics: Statistics) -> WordQuery:
         """Return what gives `values` for each of several tables, all of them with these statistics.
 
         The conversation is read once, which takes longer than a small table.
         """
-        return _asked(read(conversation), statistics, self._weights)
+        return _word_query(read(conversation), statistics, self._weights)
 
     def turns_share(self, conversation: Conversation, tables: Sequence[WordTable]) -> float:
         """Return how much the words of the turns tell in a list of candidates, from above 0 to 1.
@@ -94,10 +94,10 @@ class LexicalScore:
         if sum(map(len, tables)) < 2:
             return 1.0
         statistics = tables[0].statistics
-        asked = _asked(read(conversation), statistics, dict.fromkeys(TURN_FEATURES, 1.0))
-        shared = np.concatenate([asked.sums(table) for table in tables])
+        query = _word_query(read(conversation), statistics, dict.fromkeys(TURN_FEATURES, 1.0))
+        shared = np.concatenate([query.sums(table) for table in tables])
         others = (math.fsum(shared) - float(shared.max())) / (len(shared) - 1)  # in whatever order
-        drawn = float(asked.factors @ (statistics.frequencies_of(asked.keys) / max(1, statistics.texts)))
+        drawn = float(query.factors @ (statistics.frequencies_of(query.keys) / max(1, statistics.texts)))
         return math.exp(-max(0.0, others - drawn) / _CROWDED)
 
     def sharing(self, turns_share: float) -> "LexicalScore":
@@ -129,16 +129,16 @@ class LexicalScore:
     def terms(self, conversation: Conversation, text: str, statistics: Statistics) -> list[Term]:
         """Return what is added up to a text's value, the largest terms first; those of 0 are left out."""
         context, table = read(conversation), WordTable.of([text], statistics)
-        found = []
+        terms = []
         for name, weight in self._weights.items():
             if name in WORD_FEATURES:
                 shared = _shared(WORD_FEATURES[name](context), table)
-                found += [Term(name, word, weight * value) for word, value in shared.items()]
+                terms += [Term(name, word, weight * value) for word, value in shared.items()]
             elif name in TEXT_FEATURES:
-                found.append(Term(name, None, weight * TEXT_FEATURES[name](context).get(normalised(text), 0.0)))
+                terms.append(Term(name, None, weight * TEXT_FEATURES[name](context).get(normalised(text), 0.0)))
             else:
-                found.append(Term(name, None, weight * float(table.column(name)[0])))
-        return sorted((term for term in found if term.value), key=lambda term: -abs(term.value))
+                terms.append(Term(name, None, weight * float(table.column(name)[0])))
+        return sorted((term for term in terms if term.value), key=lambda term: -abs(term.value))
 
 
 def _shared(factors: Factors, table: WordTable) -> dict[str, float]:
@@ -153,7 +153,7 @@ def _shared(factors: Factors, table: WordTable) -> dict[str, float]:
     }
 
 
-def _asked(context: ReadContext, statistics: Statistics, weights: Factors) -> WordQuery:
+def _word_query(context: ReadContext, statistics: Statistics, weights: Factors) -> WordQuery:
     factors, texts = weighed(context, weights)
     keys, first = np.unique(keys_of(factors), return_index=True)
     return WordQuery(
@@ -167,4 +167,4 @@ def _asked(context: ReadContext, statistics: Statistics, weights: Factors) -> Wo
 
 def feature_table(context: ReadContext, table: WordTable) -> NDArray[np.float64]:
     """Return each feature of each row by itself, (N, F), in the order of FEATURES."""
-    return np.column_stack([_asked(context, table.statistics, {name: 1.0}).sums(table) for name in FEATURES])
+    return np.column_stack([_word_query(context, table.statistics, {name: 1.0}).sums(table) for name in FEATURES])

@@ -62,8 +62,8 @@ class WordTable:
         if not len(self.keys):
             return np.zeros(len(self))
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        known = self.keys[places] == keys
-        places, factors = places[known], factors[known]
+        present = self.keys[places] == keys
+        places, factors = places[present], factors[present]
         spans = list(zip(self.starts[places].tolist(), self.starts[places + 1].tolist(), strict=True))
         rows = np.concatenate([self.rows[start:end] for start, end in spans] or [self.rows[:0]])
         terms = np.concatenate([self.weights[start:end] for start, end in spans] or [self.weights[:0]]).astype(
@@ -73,8 +73,8 @@ class WordTable:
         return np.bincount(rows, terms, len(self)).astype(np.float64)
 
     def column(self, name: str) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = self.columns[list(ROW_FEATURES).index(name)]
-        return found
+        column: NDArray[np.float32] = self.columns[list(ROW_FEATURES).index(name)]
+        return column
 
     def rows_with(self, keys: NDArray[np.uint64]) -> Iterator[tuple[int, NDArray[np.int32]]]:
         """Yield the rows whose normalised text has one of the keys (n,), with the place of the key in `keys`."""
@@ -121,10 +121,10 @@ class WordQuery(NamedTuple):
 def _telling(counts: WordCounts, statistics: Statistics) -> WordCounts:
     """Leave out the words that tell nothing: they are few, and most entries are theirs."""
     tells = statistics.rarity(counts.keys) > 0
-    kept = tells[counts.words]
+    entries = tells[counts.words]
     place = np.cumsum(tells) - 1
     return WordCounts(
-        counts.keys[tells], place[counts.words[kept]], counts.rows[kept], counts.times[kept], counts.lengths
+        counts.keys[tells], place[counts.words[entries]], counts.rows[entries], counts.times[entries], counts.lengths
     )
 
 
@@ -177,11 +177,11 @@ class TableInParts:
         self._arrays["starts"][0] = 0
         np.cumsum(frequencies, out=self._arrays["starts"][1:])
         self._free = self._arrays["starts"][:-1].copy()  # where the next entry of each word goes
-        self._done = 0
+        self._next_row = 0
 
     def add(self, part: WordTable) -> None:
         """Append the rows of a part, whose words are among `keys`."""
-        arrays, first, end = self._arrays, self._done, self._done + len(part)
+        arrays, first, end = self._arrays, self._next_row, self._next_row + len(part)
         words = np.searchsorted(arrays["keys"], part.keys)
         counts = np.diff(part.starts)
         places = np.arange(len(part.rows)) + np.repeat(self._free[words] - part.starts[:-1], counts)
@@ -190,7 +190,7 @@ class TableInParts:
         self._free[words] += counts
         arrays["columns"][:, first:end] = part.columns
         arrays["texts"][first + part.texts_rows] = part.texts  # in the order of the rows, until all are there
-        self._done = end
+        self._next_row = end
 
     def finished(self, statistics: Statistics) -> WordTable:
         """Return the table; all parts were made with these statistics, and are there."""

@@ -105,15 +105,15 @@ def words(text: str) -> list[str]:
     if not _IN_RUN[far].search(whole):
         return tokens
     has_korean = _KOREAN[far].search(whole)
-    found = []
+    pieces = []
     for token in tokens:
         if has_korean and _KOREAN[far].fullmatch(token):
-            found += _pieces_of_korean(token)
+            pieces += _pieces_of_korean(token)
         elif token > _FIRST_UNSPACED and _IN_RUN[far].match(token):
-            found += _pieces_of_run(token, far)
+            pieces += _pieces_of_run(token, far)
         else:
-            found.append(token)
-    return found
+            pieces.append(token)
+    return pieces
 
 
 def normalised(text: str) -> str:
@@ -145,13 +145,13 @@ def _tokens(text: str) -> list[str]:
         tokens = _ANY_TOKEN[far].findall(text)
     if not _IN_PARTS.search("".join(tokens)):
         return tokens
-    found: list[str] = []
+    parts: list[str] = []
     for token in tokens:
         if token.isalpha() or not _IN_PARTS.search(token):
-            found.append(token)
+            parts.append(token)
         else:
-            found += _parts(token)
-    return found
+            parts += _parts(token)
+    return parts
 
 
 def _parts(token: str) -> list[str]:
@@ -160,7 +160,7 @@ def _parts(token: str) -> list[str]:
         return _without_joints(token)
     if ending in _ENGLISH_ENDINGS and head.isalpha():
         return [head + ending]
-    apart = _APART.sub(lambda found: found.group()[:-1] + " ", token).replace("'", "")
+    apart = _APART.sub(lambda match: match.group()[:-1] + " ", token).replace("'", "")
     return [part for each in apart.split(" ") for part in _without_joints(each)]
 
 
@@ -206,9 +206,9 @@ def count_words(texts: Sequence[str]) -> WordCounts:
     place_of: dict[str, int] = {}
     places, lengths = array("q"), array("q")
     for text in texts:
-        found = words(text)
-        places.extend([place_of.setdefault(word, len(place_of)) for word in found])
-        lengths.append(len(found))
+        of_text = words(text)
+        places.extend([place_of.setdefault(word, len(place_of)) for word in of_text])
+        lengths.append(len(of_text))
     keys, rank = np.unique(keys_of(place_of), return_inverse=True)
     of_row = np.repeat(np.arange(len(texts)), np.array(lengths, np.int64))
     entries, times = np.unique(rank[np.array(places, np.int64)] * len(texts) + of_row, return_counts=True)

@@ -23,7 +23,7 @@ from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.checkpoint.quantised import Inputs, MapInput
 from polyrank.model.inference import int8
 from polyrank.model.inference.openvino_backend import translated
-from polyrank.model.inference.parts import BesidePart, CandidatePart, ContextPart, KnownPart, NetworkPart, PairPart
+from polyrank.model.inference.parts import BesidePart, CandidatePart, ContextPart, MemoryPart, NetworkPart, PairPart
 from polyrank.model.inference.tracing import traced
 from polyrank.model.rankers.networks import CrossRanker, NetworkRanker
 from polyrank.model.text.dialogues import Dialogue
@@ -46,14 +46,14 @@ def calibrated(
 
     Raises InvalidInput where NNCF or OpenVINO cannot do it.
     """
-    found = dict[str, Inputs]()
+    by_part = dict[str, Inputs]()
     parts = list(parts_of(ranker))
-    for done, part in enumerate(parts):
-        report("calibration", done, len(parts))
+    for at, part in enumerate(parts):
+        report("calibration", at, len(parts))
         with translated("NNCF cannot calibrate this model"):
-            found[part.reads] = _inputs(part, list(_readings(part, ranker, examples)))
+            by_part[part.reads] = _inputs(part, list(_readings(part, ranker, examples)))
     report("calibration", len(parts), len(parts))
-    return found
+    return by_part
 
 
 def parts_of(ranker: NetworkRanker) -> Iterator[NetworkPart]:
@@ -63,7 +63,7 @@ def parts_of(ranker: NetworkRanker) -> Iterator[NetworkPart]:
     if isinstance(encoder, CrossEncoder):
         yield PairPart(encoder)
     if isinstance(encoder, UniEncoder):
-        yield KnownPart(encoder)
+        yield MemoryPart(encoder)
         yield BesidePart(encoder)
     if late is not None:
         yield ContextPart(late)
@@ -90,7 +90,7 @@ def _readings(part: NetworkPart, ranker: NetworkRanker, examples: Sequence[Dialo
             yield partial(part.encoder.context_batch, part.encoder.config, [context], pad_id)
         elif isinstance(part, CandidatePart):
             yield partial(part.encoder.candidate_batch, part.encoder.config, own, pad_id)
-        elif isinstance(part, KnownPart):
+        elif isinstance(part, MemoryPart):
             yield partial(part.laid_out, [context])
         else:
             yield from (partial(part.laid_out, [sequence], [len(context)]) for sequence in joint)
@@ -114,10 +114,10 @@ def _inputs(part: NetworkPart, readings: Sequence[Callable[[], Batch]]) -> dict[
             # It would change biases, which the file then had to hold; it gained nothing.
             advanced_parameters=nncf.AdvancedQuantizationParameters(disable_bias_correction=True),
         )
-    return dict(_found(transformer, quantised))
+    return dict(_map_inputs(transformer, quantised))
 
 
-def _found(transformer: "ov.Model", quantised: "ov.Model") -> Iterator[tuple[str, MapInput]]:
+def _map_inputs(transformer: "ov.Model", quantised: "ov.Model") -> Iterator[tuple[str, MapInput]]:
     """Yield what NNCF put before each linear map that it quantised: factors of the components, then rounding."""
     nodes = {node.get_friendly_name(): node for node in quantised.get_ops()}
     for name, products in int8.linear_maps(transformer):

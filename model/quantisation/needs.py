@@ -48,11 +48,11 @@ def split(files: Sequence[Sequence[Dialogue]], lists: int, seed: int) -> Split:
     rng, conversations = np.random.default_rng(seed), list(places)
     order = [conversations[at] for at in rng.permutation(len(conversations)).tolist()]
     calibration = [files[each[0]][places[each][int(rng.integers(len(places[each])))]] for each in order[:CALIBRATED_ON]]
-    found: list[Dialogue] = []
+    dialogues: list[Dialogue] = []
     for at, name in order[CALIBRATED_ON:]:
         listed = (draws[at].candidates(number, files[at][number]) for number in places[at, name])
-        found += [replace(each, dialogue=f"{at} {name}") for each in listed if each.candidates]
-        if len(found) >= lists:
-            return Split(calibration, found[:lists])
-    have = f"{len(order)} conversations, of which {len(calibration)} are to calibrate on, leave {len(found)} lists"
+        dialogues += [replace(each, dialogue=f"{at} {name}") for each in listed if each.candidates]
+        if len(dialogues) >= lists:
+            return Split(calibration, dialogues[:lists])
+    have = f"{len(order)} conversations, of which {len(calibration)} are to calibrate on, leave {len(dialogues)} lists"
     raise InvalidInput(f"{have} for the proof, not {lists}; give more data, or fewer --lists")

@@ -28,7 +28,7 @@ from polyrank.model.text.dialogues import Dialogue
 Report = Callable[[str, int, int], None]
 _DIGITS = 6
 _AT_ONCE = 256  # lists whose vectors are compared; 3,000 contexts of 64 codes have 0.6 GB from BERT-base
-_KEPT = "surrogateescape"  # what is no UTF-8 in a card stays as it is
+_UNDECODABLE = "surrogateescape"  # what is no UTF-8 in a card stays as it is
 
 
 def quantise(checkpoint: Path, examples: Split, report: Report) -> QuantisationConfig:
@@ -39,17 +39,17 @@ def quantise(checkpoint: Path, examples: Split, report: Report) -> QuantisationC
     """
     ranker = load_network(checkpoint, "cpu", TORCH, FLOAT32)
     content = quantisation_bytes(calibrated(ranker, examples.calibration, report))
-    found = read_quantisation(content)
-    ours = load_network(checkpoint, "cpu", OPENVINO, INT8, quantisation=found)
+    quantisation = read_quantisation(content)
+    ours = load_network(checkpoint, "cpu", OPENVINO, INT8, quantisation=quantisation)
     reference = load_network(checkpoint, "cpu", OPENVINO, FLOAT32)
-    proved = proof(ours, reference, examples.lists, found.sha256, report)
+    proved = proof(ours, reference, examples.lists, quantisation.sha256, report)
     write_atomically(checkpoint / QUANTISED_FILE, content)
     config = replace(read_config(checkpoint / CONFIG_FILE), quantisation=proved)
     write_config(checkpoint / CONFIG_FILE, config)
     card = checkpoint / CARD_FILE
     if card.is_file():
-        before = read_input(card).decode(errors=_KEPT)
-        write_atomically(card, with_quantisation(before, proved).encode(errors=_KEPT))
+        before = read_input(card).decode(errors=_UNDECODABLE)
+        write_atomically(card, with_quantisation(before, proved).encode(errors=_UNDECODABLE))
     return proved
 
 
@@ -83,7 +83,7 @@ def proof(
 
 
 def _named(report: Report, name: str) -> Report:
-    return lambda stage, done, total: report(f"{name} {stage}", done, total)
+    return lambda stage, count, total: report(f"{name} {stage}", count, total)
 
 
 def _nearness(
@@ -95,12 +95,12 @@ def _nearness(
 ) -> dict[str, float]:
     """Compare the vectors of contexts and right replies, or the scores of pairs."""
     if isinstance(ours, VectorRanker) and isinstance(reference, VectorRanker):
-        found = list[NDArray[np.float64]]()
+        parts = list[NDArray[np.float64]]()
         for start in range(0, len(lists), _AT_ONCE):
             report("comparing vectors", start, len(lists))
             some = lists[start : start + _AT_ONCE]
-            found += [cosines(*both) for both in zip(_vectors(ours, some), _vectors(reference, some), strict=True)]
-        alike = np.concatenate(found)
+            parts += [cosines(*both) for both in zip(_vectors(ours, some), _vectors(reference, some), strict=True)]
+        alike = np.concatenate(parts)
         return {"least cosine": _short(alike.min()), "mean cosine": _short(alike.mean())}
     one, other = (np.concatenate(each.scores) for each in ranked)
     return {"correlation": _short(np.corrcoef(one, other)[0, 1])}

@@ -44,8 +44,8 @@ class Classifier:
             rows = self.probabilities([(conversation, text) for text in texts])
         else:
             turns = [context] if isinstance(context, str) else context
-            said = [turn for turn in turns if turn]
-            rows = self.of_conversations([Conversation.of([*said, text], persona) for text in texts])
+            earlier = [turn for turn in turns if turn]
+            rows = self.of_conversations([Conversation.of([*earlier, text], persona) for text in texts])
         return [self.by_label(row) for row in rows]
 
     def by_label(self, probabilities: NDArray[np.float32]) -> dict[str, float]:

@@ -102,9 +102,9 @@ class VectorRanker(VectorForwards, TextRanker):
             return np.zeros(0, np.float32)
         tokens, _ = self.tokenize_candidates(texts)
         distinct, places = distinct_sequences(tokens)
-        made = self.represent_candidates([tokens[position] for position in distinct]).take(places)
+        representations = self.represent_candidates([tokens[position] for position in distinct]).take(places)
         table = None if statistics is None else WordTable.of(texts, statistics)
-        return self.scores(self.represent_contexts([ids])[0], made, self.list_additions(conversation, table))
+        return self.scores(self.represent_contexts([ids])[0], representations, self.list_additions(conversation, table))
 
     def scores(
         self, context: ContextEncoding, candidates: Representations, additions: Additions | None
@@ -154,14 +154,14 @@ class CrossRanker(PairForwards, TextRanker):
         return self._assembler.pair_steps(conversation, texts)
 
     def score_texts(
-        self, conversation: Conversation, texts: Sequence[str], statistics: Statistics | None, found: bool = False
+        self, conversation: Conversation, texts: Sequence[str], statistics: Statistics | None, as_search: bool = False
     ) -> NDArray[np.float32]:
         """Score texts as replies, (N,): by the pairs and, if the model has evidence, by words.
 
         Texts that are read alike tie, and no score depends on their order.
 
-        statistics: of the pool that says how rare a word is; None: the pairs alone count. found: the texts were found
-        in that pool, where words count as in a search; else they are one list (`LexicalScore.turns_share`).
+        statistics: of the pool that says how rare a word is; None: the pairs alone count. as_search: the texts
+        were found in that pool, where words count as in a search; else they are one list (`LexicalScore.turns_share`).
         """
         pairs, _ = self.tokenize_pairs(conversation, texts)
         distinct, places = distinct_sequences(pairs.candidates)
@@ -169,7 +169,7 @@ class CrossRanker(PairForwards, TextRanker):
         if self.evidence is None or statistics is None:
             return scores
         table = WordTable.of(texts, statistics)
-        evidence = self.evidence if found else self.evidence.in_list(conversation, table)
+        evidence = self.evidence if as_search else self.evidence.in_list(conversation, table)
         return self.evidence.scores(scores, evidence.values(conversation, table))
 
     def save(self, directory: Path) -> None:
@@ -207,9 +207,9 @@ def load_network(
     with telling(f"loading {called(name)}"):
         stored = find_checkpoint(Path(name)) if is_checkpoint(name) else find_base(str(name))
         network = Network(stored.files.config, lambda: _moved(stored.read(), device), _identity(stored.files))
-        asked, where = Runner(backend, precision), _known(device)
-        found = quantisation or _quantisation(stored.files, asked, where)
-        return _ranker(str(name), network, stored.files, asked, where, disk, found)
+        runner, where = Runner(backend, precision), _valid_device(device)
+        quantisation = quantisation or _quantisation(stored.files, runner, where)
+        return _ranker(str(name), network, stored.files, runner, where, disk, quantisation)
 
 
 def from_base(
@@ -237,16 +237,16 @@ def _ranker(
     name: str,
     network: Network[Any],
     files: CheckpointFiles,
-    asked: Runner,
+    runner: Runner,
     device: str,
     disk: DiskCache | None = None,
     quantisation: Quantisation | None = None,
 ) -> NetworkRanker:
     assembler = Assembler(Tokenizer(files.source / TOKENIZER_FILE), files.config)
     # On a GPU torch runs the network, which has to be read.
-    found = candidates(*asked, device, quantisation)
-    chooser = Chooser(found, device, assembler, asked.precision != AUTO) if len(found) > 1 else None
-    compiler = Compiler(found[0], chooser, disk if is_cpu(device) else None)
+    backends = candidates(*runner, device, quantisation)
+    chooser = Chooser(backends, device, assembler, runner.precision != AUTO) if len(backends) > 1 else None
+    compiler = Compiler(backends[0], chooser, disk if is_cpu(device) else None)
     row = ARCHITECTURES[files.config.architecture]
     kind = VectorRanker if row.retrieves else UniRanker if row.reads_once else CrossRanker
     return kind(name, network, assembler, files, compiler)
@@ -254,27 +254,27 @@ def _ranker(
 
 def _identity(files: CheckpointFiles) -> str:
     """Name the network with all that may be made of it: its fingerprint, and what calibration for int8 found."""
-    said = files.config.quantisation
-    return f"{files.fingerprint} {said.sha256}" if said else files.fingerprint
+    proof = files.config.quantisation
+    return f"{files.fingerprint} {proof.sha256}" if proof else files.fingerprint
 
 
-def _quantisation(files: CheckpointFiles, asked: Runner, device: str) -> Quantisation | None:
+def _quantisation(files: CheckpointFiles, runner: Runner, device: str) -> Quantisation | None:
     """Return what int8 takes to know, if it was asked for or `auto` may take it; None: it is not offered."""
-    if asked.precision == INT8:
+    if runner.precision == INT8:
         return files.quantisation()
-    said = files.config.quantisation
-    if said is None or asked.precision != AUTO or asked.backend == TORCH or not is_cpu(device):
+    proof = files.config.quantisation
+    if proof is None or runner.precision != AUTO or runner.backend == TORCH or not is_cpu(device):
         return None
     try:
-        found, why = files.quantisation(), said.why_not_chosen()
+        quantisation, why = files.quantisation(), proof.why_not_chosen()
     except (InvalidInput, CheckpointInvalid) as error:
-        found, why = None, str(error)
+        quantisation, why = None, str(error)
     if why:
         log.warning("int8 is left out", extra={"fields": {"why": why}})
-    return None if why else found
+    return None if why else quantisation
 
 
-def _known(device: str) -> str:
+def _valid_device(device: str) -> str:
     """Return a device that torch knows by that name, which need not be there; raises InvalidInput for another."""
     if device != "cpu":
         import torch

@@ -102,7 +102,7 @@ def top_k(
     k: int,
     rows: NDArray[np.int64] | None = None,
     longest: float | None = None,
-    kept: NDArray[np.bool_] | None = None,
+    allowed: NDArray[np.bool_] | None = None,
     additions: Additions | None = None,
 ) -> TopK:
     """Find the k best rows by candidate attention, and by what is added to it.
@@ -113,7 +113,7 @@ def top_k(
         k: how many rows to find; fewer come back when there are fewer.
         rows: score only these rows, ascending; best for few of them. None: all.
         longest: `longest_row(matrix)` or more, if it is known; saves a pass over the rows, and shows rows that changed.
-        kept: which rows to score, (N,); best for many of them. Not together with `rows`.
+        allowed: which rows to score, (N,); best for many of them. Not together with `rows`.
         additions: what to add to the scores; None: nothing.
 
     Returns:
@@ -122,7 +122,7 @@ def top_k(
     Raises:
         VectorsDamaged: a score by attention cannot be, given the length of the longest row.
     """
-    n = len(rows) if rows is not None else len(matrix) if kept is None else int(np.count_nonzero(kept))
+    n = len(rows) if rows is not None else len(matrix) if allowed is None else int(np.count_nonzero(allowed))
     if min(n, k) <= 0:
         return TopK(np.empty(0, np.int64), np.empty(0, np.float32))
     best = None
@@ -130,9 +130,9 @@ def top_k(
         if n > max(k, _FEW_ROWS):
             best = Best.of(k, codes, longest_row(matrix) if longest is None else longest, additions)
         if best is None or best.margin == math.inf:  # few rows, or products that overflow in float32
-            finalists = rows if kept is None else np.flatnonzero(kept)
+            finalists = rows if allowed is None else np.flatnonzero(allowed)
         else:
-            finalists = _finalists(_Blocks(np.asarray(matrix), rows, len(codes)), codes, best, kept, additions)
+            finalists = _finalists(_Blocks(np.asarray(matrix), rows, len(codes)), codes, best, allowed, additions)
         return ranked(matrix, codes, finalists, k, longest, additions)
 
 
@@ -169,7 +169,7 @@ def _finalists(
     blocks: "_Blocks",
     codes: NDArray[np.float32],
     best: "Best",
-    kept: NDArray[np.bool_] | None,
+    allowed: NDArray[np.bool_] | None,
     additions: Additions | None,
 ) -> NDArray[np.int64]:
     """Find the kept rows whose computed score is within rounding of the k-th best, in row order."""
@@ -178,8 +178,8 @@ def _finalists(
     for block, rows in blocks:
         s = turned(np.matmul(block, transposed, out=products[: len(block)]))
         reaches = ~(added(s.max(axis=0), rows, additions) < best.bar)  # so is what is no number; `best` refuses it
-        alive = np.flatnonzero(reaches if kept is None else reaches & kept[rows])
-        if kept is None and 2 * len(alive) > len(block):  # not worth selecting: the threshold drops the others
+        alive = np.flatnonzero(reaches if allowed is None else reaches & allowed[rows])
+        if allowed is None and 2 * len(alive) > len(block):  # not worth selecting: the threshold drops the others
             numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
             best.add(added(closed_form(s), rows, additions), numbers)
         elif len(alive):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SHIFT = np.int32(23 - 10)  # bits of fraction
-_KEPT = np.int32(~0x70000000)  # the shift leaves copies of the sign in front of the exponent
+_VALUE_BITS = np.int32(~0x70000000)  # the shift leaves copies of the sign in front of the exponent
 _UNIT = np.float32(2.0 ** (127 - 15))
 _INFINITE = 0x7C00  # float16's bits of it; NaN are above, and a sign adds 0x8000
 
@@ -37,5 +37,5 @@ def widen(rows: NDArray[Any], into: NDArray[np.float32]) -> None:
     bits = into.view(np.int32)
     np.copyto(bits, rows.view(np.int16))
     np.left_shift(bits, _SHIFT, out=bits)
-    np.bitwise_and(bits, _KEPT, out=bits)
+    np.bitwise_and(bits, _VALUE_BITS, out=bits)
     np.multiply(into, _UNIT, out=into)

@@ -41,11 +41,11 @@ class Conversation:
     @classmethod
     def of(cls, context: str | Sequence[str | Turn], persona: str | Sequence[str] = ()) -> "Conversation":
         """Build from one text, or from turns as strings or Turn objects; raises InvalidInput if no turn has text."""
-        turns = [context] if isinstance(context, str) else list(context)
-        kept = tuple(Turn(turn) if isinstance(turn, str) else turn for turn in turns)
-        if not any(turn.text.strip() for turn in kept):
+        items = [context] if isinstance(context, str) else list(context)
+        turns = tuple(Turn(turn) if isinstance(turn, str) else turn for turn in items)
+        if not any(turn.text.strip() for turn in turns):
             raise InvalidInput("the context is empty; give at least one turn with text")
-        return cls(turns=kept, persona=(persona,) if isinstance(persona, str) else tuple(persona))
+        return cls(turns=turns, persona=(persona,) if isinstance(persona, str) else tuple(persona))
 
     def followed_by(self, text: str) -> "Conversation":
         """Return it with one more turn."""
@@ -228,8 +228,8 @@ class Assembler:
                 break
         if count <= budget:
             return segments, 0
-        kept = max(0, budget - len(separator.ids))
-        return _first_ids([*_first_ids(segments, kept), separator], budget), count - budget
+        room = max(0, budget - len(separator.ids))
+        return _first_ids([*_first_ids(segments, room), separator], budget), count - budget
 
     def _turns(self, turns: Sequence[Turn], budget: int) -> Steps[tuple[list[Segment], int, int]]:
         """Make the ids of the newest turns that fit whole; also returns the turns dropped, and the newest one's cut."""
@@ -241,18 +241,18 @@ class Assembler:
         marker = self._marker_of(newest)
         cut = max(0, len(marker) + len(read) - budget)
         own = _last_ids([Segment(marker), Segment(read, newest.text, turn=at, from_end=True)], budget)
-        kept = [own, *(yield from self._older(older, budget - len(_ids_of(own))))]
-        joined = kept[-1]
-        for segments in reversed(kept[:-1]):
+        by_turn = [own, *(yield from self._older(older, budget - len(_ids_of(own))))]
+        joined = by_turn[-1]
+        for segments in reversed(by_turn[:-1]):
             joined = [*joined, Segment(self._turn_separator), *segments]
-        return joined, len(newest_first) - len(kept), cut
+        return joined, len(newest_first) - len(by_turn), cut
 
     def _older(self, turns: Sequence[tuple[int, Turn]], room: int) -> Steps[list[list[Segment]]]:
         """Make the ids of as many turns as fit whole with their separators; `turns` and ids are newest first.
 
         Turns are read in growing groups, so that old ones out of reach cost nothing.
         """
-        kept: list[list[Segment]] = []
+        by_turn: list[list[Segment]] = []
         start, count = 0, _FIRST_TURNS
         while start < len(turns):
             group = turns[start : start + count]
@@ -262,12 +262,12 @@ class Assembler:
                 marker = self._marker_of(turn)
                 room -= len(self._turn_separator) + len(marker) + len(ids)
                 if room < 0:
-                    return kept
-                kept.append([Segment(marker), Segment(ids, turn.text, turn=at)])
+                    return by_turn
+                by_turn.append([Segment(marker), Segment(ids, turn.text, turn=at)])
             if sum(map(len, texts)) > FEW_LETTERS:
                 yield
             start, count = start + count, 2 * count
-        return kept
+        return by_turn
 
     def _marker_of(self, turn: Turn) -> list[int]:
         return self._role_markers.get(turn.role or "", [])
@@ -283,11 +283,11 @@ def _first_ids(segments: Sequence[Segment], count: int) -> list[Segment]:
     >>> [each.ids for each in _first_ids([Segment([1, 2]), Segment([3, 4])], 3)]
     [[1, 2], [3]]
     """
-    kept = []
+    front = []
     for segment in segments:
-        kept.append(replace(segment, ids=segment.ids[: max(0, count)]))
+        front.append(replace(segment, ids=segment.ids[: max(0, count)]))
         count -= len(segment.ids)
-    return kept
+    return front
 
 
 def _last_ids(segments: Sequence[Segment], count: int) -> list[Segment]:
@@ -296,39 +296,39 @@ def _last_ids(segments: Sequence[Segment], count: int) -> list[Segment]:
     >>> [each.ids for each in _last_ids([Segment([1, 2]), Segment([3, 4])], 3)]
     [[2], [3, 4]]
     """
-    kept = []
+    back = []
     for segment in reversed(segments):
-        kept.append(replace(segment, ids=segment.ids[max(0, len(segment.ids) - count) :]))
+        back.append(replace(segment, ids=segment.ids[max(0, len(segment.ids) - count) :]))
         count = max(0, count - len(segment.ids))
-    return kept[::-1]
+    return back[::-1]
 
 
 def _placed(tokenizer: Tokenizer, segments: Sequence[Segment]) -> Steps[list[PlacedToken]]:
     """Tell where each id of the segments is from, a text at a time."""
-    found: list[PlacedToken] = []
+    tokens: list[PlacedToken] = []
     words = 0
     for segment in segments:
         if not segment.text:
-            found += (PlacedToken(id_, tokenizer.name_of(id_)) for id_ in segment.ids)
+            tokens += (PlacedToken(id_, tokenizer.name_of(id_)) for id_ in segment.ids)
             continue
         own = _of_text(tokenizer, segment, words)
         words = max([words, *(token.word + 1 for token in own if token.word is not None)])
-        found += own
+        tokens += own
         if len(segment.text) > FEW_LETTERS:
             yield
-    return found
+    return tokens
 
 
 def _of_text(tokenizer: Tokenizer, segment: Segment, words: int) -> list[PlacedToken]:
     """Place the tokens of a text, its words counted from `words`."""
     spans = tokenizer.spans(segment.text)
     first = len(spans) - len(segment.ids) if segment.from_end else 0
-    kept = spans[max(0, first) : first + len(segment.ids)]
+    own_spans = spans[max(0, first) : first + len(segment.ids)]
     turn, persona = segment.turn, segment.persona
-    if [span.id for span in kept] != segment.ids:  # overlapping added tokens: polyrank.model.text.reading
+    if [span.id for span in own_spans] != segment.ids:  # overlapping added tokens: polyrank.model.text.reading
         return [PlacedToken(id_, tokenizer.name_of(id_), turn, persona) for id_ in segment.ids]
     tokens, shown = [], segment.unshown
-    for span in kept:
+    for span in own_spans:
         if span.end <= shown:
             tokens.append(PlacedToken(span.id, segment.text[span.start : span.end]))  # of the prompt
             continue

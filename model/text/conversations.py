@@ -82,15 +82,15 @@ class ReplyDraw:
 
     def __init__(self, dialogues: Iterable[Dialogue], count: int, seed: int) -> None:
         """`count` is how many candidates a list has, gold reply included; at least 2."""
-        known = list(dialogues)
+        examples = list(dialogues)
         texts: dict[int, str] = {}
         self._of_dialogue: dict[str, set[int]] = defaultdict(set)
-        for example in known:
+        for example in examples:
             key = text_key(example.response)
             texts.setdefault(key, example.response)
             self._of_dialogue[example.dialogue].add(key)
         self._keys, self._texts = list(texts), list(texts.values())
-        self._positives = Positives(known)
+        self._positives = Positives(examples)
         self._count, self._seed = count, seed
 
     def candidates(self, number: int, example: Dialogue) -> Dialogue:
@@ -149,11 +149,11 @@ class Conversations:
 
 def identified(examples: Iterable[Dialogue]) -> tuple[list[Dialogue], Conversations]:
     """Give all examples of a file, in its order, the names of their conversations; also returns what was found."""
-    finder, known = ConversationFinder(), list(examples)
-    for example in known:
+    finder, dialogues = ConversationFinder(), list(examples)
+    for example in dialogues:
         finder.add(example)
-    found = finder.found()
-    return [found.name(place, example) for place, example in enumerate(known)], found
+    conversations = finder.conversations()
+    return [conversations.name(place, example) for place, example in enumerate(dialogues)], conversations
 
 
 class ConversationFinder:
@@ -162,64 +162,64 @@ class ConversationFinder:
     def __init__(self) -> None:
         self._named, self._relations = array("b"), array("b")
         self._keys, self._lengths = array("Q"), array("B")  # of each beginning of an example, the shortest first
-        self._said: list[int] = []  # turns of the line before, and its reply
+        self._line_before: list[int] = []  # turns of the line before, and its reply
         self._key_of: dict[str, int] = {}
 
     def add(self, example: Dialogue) -> None:
         if example.dialogue:
-            said, beginnings, relation = [], [hash64(example.dialogue.encode())], _APART
+            hashes, beginnings, relation = [], [hash64(example.dialogue.encode())], _APART
         else:
-            said = self._hashed([*(turn.text for turn in example.conversation.turns), example.response])
-            both = accumulate(said, lambda one, other: hash64(struct.pack("<QQ", one, other)), initial=0)
+            hashes = self._hashed([*(turn.text for turn in example.conversation.turns), example.response])
+            both = accumulate(hashes, lambda one, other: hash64(struct.pack("<QQ", one, other)), initial=0)
             beginnings = list(both)[1:]
-            relation = self._relation(said)
-        self._said = said
+            relation = self._relation(hashes)
+        self._line_before = hashes
         self._named.append(bool(example.dialogue))
         self._relations.append(relation)
         self._keys.extend(beginnings[:_DEEPEST])
         self._lengths.append(min(len(beginnings), _DEEPEST))
 
-    def found(self) -> Conversations:
+    def conversations(self) -> Conversations:
         """Tell the conversations of all examples that were read."""
         named = np.array(self._named, bool)
         relations = np.array(self._relations, np.int8)
         lengths = np.array(self._lengths, np.int64)
         keys = np.frombuffer(self._keys, np.uint64)  # the largest of them, not copied
         starts = np.cumsum(lengths) - lengths
-        found = keys[starts + lengths - 1]
+        ids = keys[starts + lengths - 1]
         runs = np.cumsum(relations == _APART) - 1
         moved = np.bincount(runs, relations == _MOVED)[runs] > 0 if len(runs) else named
         sums = np.zeros(len(named), np.uint64)
-        np.add.at(sums, runs, found)  # modulo 2**64; the same for the same lines, whatever stands around them
-        found[moved] = sums[runs[moved]]
-        unsettled = _by_beginnings(np.flatnonzero(~named & ~moved), keys, starts, lengths, found)
+        np.add.at(sums, runs, ids)  # modulo 2**64; the same for the same lines, whatever stands around them
+        ids[moved] = sums[runs[moved]]
+        unsettled = _by_beginnings(np.flatnonzero(~named & ~moved), keys, starts, lengths, ids)
         for place in unsettled[::-1].tolist():
-            if place + 1 < len(found) and relations[place + 1] != _APART:
-                found[place] = found[place + 1]
-        return Conversations(found, named)
+            if place + 1 < len(ids) and relations[place + 1] != _APART:
+                ids[place] = ids[place + 1]
+        return Conversations(ids, named)
 
     def _hashed(self, texts: Sequence[str]) -> list[int]:
         """Hash the texts that are not blank; most of them were in the line before."""
-        known = {text: self._key_of.get(text) or text_key(text) for text in texts if text.strip()}
-        self._key_of = known
-        return [known[text] for text in texts if text in known]
+        key_of = {text: self._key_of.get(text) or text_key(text) for text in texts if text.strip()}
+        self._key_of = key_of
+        return [key_of[text] for text in texts if text in key_of]
 
-    def _relation(self, said: list[int]) -> int:
-        """Tell how an example follows the line before, `_said`."""
-        before = len(self._said)
-        if 0 < before < len(said) and self._said == said[:before]:
+    def _relation(self, hashes: list[int]) -> int:
+        """Tell how an example follows the line before, `_line_before`."""
+        before = len(self._line_before)
+        if 0 < before < len(hashes) and self._line_before == hashes[:before]:
             return _GROWN
-        shared = range(2, min(before, len(said) - 1) + 1)
-        return _MOVED if any(self._said[-turns:] == said[:turns] for turns in shared) else _APART
+        shared = range(2, min(before, len(hashes) - 1) + 1)
+        return _MOVED if any(self._line_before[-turns:] == hashes[:turns] for turns in shared) else _APART
 
 
-def _by_beginnings(active: Places, keys: Keys, starts: Places, lengths: Places, found: Keys) -> Places:
-    """Write into `found` which conversation the examples at the places `active` are of, by how they begin.
+def _by_beginnings(active: Places, keys: Keys, starts: Places, lengths: Places, ids: Keys) -> Places:
+    """Write into `ids` which conversation the examples at the places `active` are of, by how they begin.
 
     keys: of all beginnings of all examples; those of an example are the `lengths` ones from `starts` on, (examples,).
     Returns the places of those that end where others part ways, in order.
     """
-    share = int(_SHARE * len(found))
+    share = int(_SHARE * len(ids))
     few, several = min(_FEW, share), max(_FEW, share)
     ends = [active[:0]]
     current, turns = keys[starts[active]], 1
@@ -228,7 +228,7 @@ def _by_beginnings(active: Places, keys: Keys, starts: Places, lengths: Places, 
         goes_on = lengths[active] > turns
         many = counts > (few if turns < _SEVERAL_TURNS else several)
         deeper = (many & (np.bincount(node_of, goes_on, len(nodes)) > 0))[node_of]
-        found[active[~deeper]] = current[~deeper]
+        ids[active[~deeper]] = current[~deeper]
         active, node_of, goes_on, current = active[deeper], node_of[deeper], goes_on[deeper], current[deeper]
         following = keys[starts[active[goes_on]] + turns]
         nexts, first = np.unique(following, return_index=True)
@@ -238,7 +238,7 @@ def _by_beginnings(active: Places, keys: Keys, starts: Places, lengths: Places, 
         only[before] = nexts  # of no use where there are several
         parts = ~goes_on & (ways[node_of] > 1)
         ends.append(active[parts])
-        found[active[parts]] = ~current[parts]  # unlike any beginning
+        ids[active[parts]] = ~current[parts]  # unlike any beginning
         current = only[node_of]
         current[goes_on] = following
         active, current, turns = active[~parts], current[~parts], turns + 1

@@ -53,15 +53,15 @@ def text_of(content: Any) -> str:
         return content or ""
     if not isinstance(content, list):
         raise InvalidInput("must be a string, a list of parts, or null")
-    said, before = "", "a part of text"
+    lines, before = "", "a part of text"
     for at, part in enumerate(content):
         kind = "a text" if isinstance(part, str) else "a part of text" if _type(part) in TEXT_FIELDS else "a piece"
         if (text := _text_of_part(part, at)) is None:
             continue
         runs_on = "a piece" in (before, kind) and "a part of text" not in (before, kind)
-        said += text if not said or runs_on else f"\n{text}"
+        lines += text if not lines or runs_on else f"\n{text}"
         before = kind
-    return said
+    return lines
 
 
 def _type(part: Any) -> str:
@@ -185,13 +185,13 @@ def _dialogue(raw: dict[str, Any]) -> Dialogue:
     if "context" not in raw:
         raise InvalidInput("context is missing: what was said before, as a list of texts")
     candidates = tuple(_texts(raw, "candidates"))
-    told = raw.get("label")
-    category = told if isinstance(told, str) and not candidates else ""
-    given = raw.get("response", category)
-    response = _said(given).text if _is_message(given) else given
+    raw_label = raw.get("label")
+    category = raw_label if isinstance(raw_label, str) and not candidates else ""
+    reply = raw.get("response", category)
+    response = _turn(reply).text if _is_message(reply) else reply
     if not isinstance(response, str) or not response.strip():
         raise InvalidInput("response must be a text")
-    if (mark := _mark(raw, lists=bool(candidates)) or (_is_message(given) and _mark(given))) and not category:
+    if (mark := _mark(raw, lists=bool(candidates)) or (_is_message(reply) and _mark(reply))) and not category:
         raise NotRight(f"{NOT_RIGHT} ({mark})")
     turns, no_replies = _turns(raw["context"])
     conversation = Conversation.of(turns, _texts(raw, "persona"))
@@ -224,7 +224,7 @@ def _rejected(value: Any) -> list[str]:
         return [each for each in listed if each]
     if not all(map(_is_message, listed)):
         raise InvalidInput("rejected must be true or false, a text, a list of texts, a message, or messages up to it")
-    return [said] if (said := _said(listed[-1]).text) else []
+    return [text] if (text := _turn(listed[-1]).text) else []
 
 
 def _turns(value: object) -> tuple[list[Turn], tuple[int, ...]]:
@@ -234,16 +234,16 @@ def _turns(value: object) -> tuple[list[Turn], tuple[int, ...]]:
 
     Raises InvalidInput where the value is no such list.
     """
-    if not isinstance(value, list) or not all(isinstance(turn, str) or _is_message(turn) for turn in value):
+    if not isinstance(value, list) or not all(isinstance(each, str) or _is_message(each) for each in value):
         raise InvalidInput("context must be a list of texts, or of messages with role and content")
     turns, no_replies = list[Turn](), list[int]()
-    for given in value:
-        if isinstance(given, str):
-            turns.append(Turn(given))
-        elif not _is_true(given.get("deleted")) and (said := _said(given)).text:
-            if _mark(given):
+    for item in value:
+        if isinstance(item, str):
+            turns.append(Turn(item))
+        elif not _is_true(item.get("deleted")) and (turn := _turn(item)).text:
+            if _mark(item):
                 no_replies.append(len(turns))
-            turns.append(said)
+            turns.append(turn)
     return turns, tuple(no_replies)
 
 
@@ -251,20 +251,20 @@ def _is_message(value: object) -> bool:
     return isinstance(value, dict) and not _MESSAGE.isdisjoint(value)
 
 
-def _said(message: dict[str, Any]) -> Turn:
+def _turn(message: dict[str, Any]) -> Turn:
     return turn_of(message if "content" in message else {**message, "content": message.get("text")})
 
 
 def drawn(examples: Iterable[Dialogue], most: int, draw: Random) -> list[Dialogue]:
     """Draw examples in random order, each as likely as any other; no others are held in memory."""
-    kept: list[Dialogue] = []
+    sample: list[Dialogue] = []
     for count, example in enumerate(examples, 1):  # Vitter 1985, "Random sampling with a reservoir", algorithm R
-        if len(kept) < most:
-            kept.append(example)
+        if len(sample) < most:
+            sample.append(example)
         elif (place := draw.randrange(count)) < most:
-            kept[place] = example
-    draw.shuffle(kept)
-    return kept
+            sample[place] = example
+    draw.shuffle(sample)
+    return sample
 
 
 def _texts(raw: dict[str, Any], name: str) -> list[str]:
@@ -320,7 +320,7 @@ class Report:
     """What one pass over a file found."""
 
     lines: int = 0
-    kept: int = 0
+    examples: int = 0
     held_out: int = 0
     assumed: str | None = None  # of which dialogues the lines are, where the file does not say it
     with_negatives: int = 0
@@ -345,12 +345,12 @@ class Report:
             raise TrainingDataInvalid(f"{path}: too many bad lines: {self}; mend them or raise --max-rejected")
 
     def __str__(self) -> str:
-        said = f"{self.kept} examples" + (f", {self.held_out} held out" if self.held_out else "")
-        if self.held_out > SELECTION_SHARE * (self.kept + self.held_out):
-            said += " (more than a tenth, since two whole dialogues are needed to select by)"
+        text = f"{self.examples} examples" + (f", {self.held_out} held out" if self.held_out else "")
+        if self.held_out > SELECTION_SHARE * (self.examples + self.held_out):
+            text += " (more than a tenth, since two whole dialogues are needed to select by)"
         for reason, count in self.dropped.most_common():
-            said += f"; {count} dropped: {reason} (first in line {self.first[reason]})"
-        return f"{said}; {self.assumed}" if self.assumed else said
+            text += f"; {count} dropped: {reason} (first in line {self.first[reason]})"
+        return f"{text}; {self.assumed}" if self.assumed else text
 
 
 def good_lines(path: Path, report: Report) -> Iterator[tuple[int, Dialogue]]:

@@ -31,33 +31,33 @@ def count_languages(texts: Sequence[str]) -> dict[str, int]:
     {'de': 2}
     """
     identifier = _identifier()
-    found = Counter(identifier.classify(text)[0] for text in texts if any(map(str.isalpha, text)))
-    return dict(found.most_common())
+    counts = Counter(identifier.classify(text)[0] for text in texts if any(map(str.isalpha, text)))
+    return dict(counts.most_common())
 
 
-def foreign_to(languages: Collection[str], seen: Mapping[str, int]) -> int:
+def foreign_to(languages: Collection[str], counts: Mapping[str, int]) -> int:
     """Return how many texts are in none of a model's languages, if these are most; 0: the model knows the texts.
 
-    seen: texts by language. A model that names no languages knows all.
+    counts: texts by language. A model that names no languages knows all.
 
     >>> foreign_to(["en"], {"de": 9, "en": 1}), foreign_to(["en", "de"], {"de": 9, "en": 1}), foreign_to([], {"de": 9})
     (9, 0, 0)
     """
-    foreign = sum(count for language, count in seen.items() if language not in languages)
-    return foreign if languages and foreign > _MOST * sum(seen.values()) else 0
+    foreign = sum(count for language, count in counts.items() if language not in languages)
+    return foreign if languages and foreign > _MOST * sum(counts.values()) else 0
 
 
-def why_foreign(model: str, languages: Collection[str], seen: Mapping[str, int]) -> str | None:
+def why_foreign(model: str, languages: Collection[str], pool: Mapping[str, int]) -> str | None:
     """Return the line that says so of a model's pool; None: the model knows it.
 
     >>> why_foreign("chat-poly", ["en"], {"de": 1150, "nl": 19})
     '1,150 of 1,169 replies look German; chat-poly learnt English: take a model that learnt German'
     """
-    if not foreign_to(languages, seen):
+    if not foreign_to(languages, pool):
         return None
-    most, count = max(((each, count) for each, count in seen.items() if each not in languages), key=lambda one: one[1])
+    most, count = max(((each, count) for each, count in pool.items() if each not in languages), key=lambda one: one[1])
     learnt = ", ".join(map(named, languages))
-    looks = f"{count:,} of {sum(seen.values()):,} replies look {named(most)}"
+    looks = f"{count:,} of {sum(pool.values()):,} replies look {named(most)}"
     return f"{looks}; {model} learnt {learnt}: take a model that learnt {named(most)}"
 
 

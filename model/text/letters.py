@@ -33,7 +33,7 @@ def spelt_out(letters: str) -> str:
     >>> spelt_out(r"[\p{Nd}&&\p{ASCII}]")
     '[0-9]'
     """
-    ranges = [found.group() for found in regex.finditer(f"{letters}+", _NEAR, regex.V1)]
+    ranges = [match.group() for match in regex.finditer(f"{letters}+", _NEAR, regex.V1)]
     return f"[{''.join(f'{re.escape(each[0])}-{re.escape(each[-1])}' for each in ranges)}]"
 
 

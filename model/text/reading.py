@@ -50,8 +50,8 @@ def finish(steps: Steps[T]) -> T:
     while True:
         try:
             next(steps)
-        except StopIteration as done:
-            result: T = done.value
+        except StopIteration as stop:
+            result: T = stop.value
             return result
 
 
@@ -59,8 +59,8 @@ def step(steps: Steps[T]) -> tuple[bool, T | None]:
     """Do one step; returns whether it was the last one, and then the result."""
     try:
         next(steps)
-    except StopIteration as done:
-        return True, done.value
+    except StopIteration as stop:
+        return True, stop.value
     return False, None
 
 
@@ -71,14 +71,14 @@ def letters_worth(texts: Sequence[str]) -> int:
 
 def one_by_one(work: Callable[[str], T], texts: Sequence[str]) -> Steps[list[T]]:
     """Call a function for each text, and pause after every few letters."""
-    found, letters = [], 0
+    results, letters = [], 0
     for text in texts:
-        found.append(work(text))
+        results.append(work(text))
         letters += letters_worth([text])
         if letters > FEW_LETTERS:
             yield
             letters = 0
-    return found
+    return results
 
 
 def in_parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -122,16 +122,16 @@ class Reader:
         Texts of up to `letters` are read whole, and those of a usual length for so many tokens.
         """
         letters = max(letters, _SHORT_LETTERS, tokens * self._letters_a_token)
-        found: list[list[int]] = []
+        ids: list[list[int]] = []
         for part in in_parts(texts):
-            if found:
+            if ids:
                 yield
             read = self._tokenizer.encode([text if len(text) <= letters else "" for text in part])
             for at, text in enumerate(part):
                 if len(text) > letters:
                     read[at] = yield from self._beginning(text, tokens, letters)
-            found += read
-        return found
+            ids += read
+        return ids
 
     def _beginning(self, text: str, tokens: int, letters: int) -> Steps[list[int]]:
         while (cut := _end_of_part(text, letters)) < len(text):

@@ -37,10 +37,10 @@ class Pairs(NamedTuple):
         >>> Pairs([[7], [8]], [[1], [2], [3]], [0, 1, 0]).by_context()
         {0: [0, 2], 1: [1]}
         """
-        found: dict[int, list[int]] = {}
+        positions: dict[int, list[int]] = {}
         for position, owner in enumerate(self.owners):
-            found.setdefault(owner, []).append(position)
-        return found
+            positions.setdefault(owner, []).append(position)
+        return positions
 
     @classmethod
     def join(cls, parts: Sequence["Pairs"]) -> "Pairs":

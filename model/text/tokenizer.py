@@ -60,8 +60,8 @@ def _steps(section: Any) -> Iterator[dict[str, Any]]:
 def _times(step: Mapping[str, Any]) -> int:
     """Return how many times as long a step makes a text, at most; raises ValueError where it adds too much to it."""
     match step:
-        case {"pattern": {"String": str(found)}, "content": str(content)} if found:
-            return max(1, ceil(len(content) / len(found)))
+        case {"pattern": {"String": str(pattern)}, "content": str(content)} if pattern:
+            return max(1, ceil(len(content) / len(pattern)))
         case {"content": str(content)}:
             return 1 + len(content)  # a regular expression may find nothing between any two letters
         case {"prepend": str(added)} if len(added) > _MOST_ADDED:
@@ -89,7 +89,7 @@ def _longest_in(table: str) -> int:
 def _times_in_template(pieces: list[Any], tokens: Mapping[str, Any]) -> int:
     """Return how many texts a template joins."""
     named = [each for piece in pieces if isinstance(piece, dict) for each in piece.values() if isinstance(each, dict)]
-    special = [found for each in named if isinstance(found := tokens.get(str(each.get("id"))), dict)]
+    special = [token for each in named if isinstance(token := tokens.get(str(each.get("id"))), dict)]
     added = sum(len(ids) for each in special if isinstance(ids := each.get("ids"), list))
     if max(len(pieces), added) > _MOST_ADDED:
         raise ValueError(f"it puts more than {_MOST_ADDED} tokens around each text")
@@ -162,7 +162,7 @@ class Tokenizer:
 
         added = self._rust.get_added_tokens_decoder()
         self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
-        self.mask_id = next((found for name in _MASKS if (found := self.special_id(name)) is not None), None)
+        self.mask_id = next((token_id for name in _MASKS if (token_id := self.special_id(name)) is not None), None)
 
     def _learn_words(self) -> None:
         """Learn whether words are tokenised each by itself, and the letters of the longest token that may join some."""
@@ -235,13 +235,13 @@ class Tokenizer:
 
     def id_of(self, token: str) -> int | None:
         """Return the id of a token of the vocabulary; None: there is none of that name."""
-        found: int | None = self._rust.token_to_id(token)
-        return found
+        token_id: int | None = self._rust.token_to_id(token)
+        return token_id
 
     def special_id(self, token: str) -> int | None:
         """Return the id of a token that was added to the vocabulary, such as [MASK]; None: there is none."""
-        found = self.id_of(token)
-        return found if found in self._rust.get_added_tokens_decoder() else None
+        token_id = self.id_of(token)
+        return token_id if token_id in self._rust.get_added_tokens_decoder() else None
 
     def marker(self, text: str) -> list[int]:
         """Return the ids of a separator or marker of the config: a special token's name, plain text, or nothing."""

@@ -167,11 +167,11 @@ class TrainConfig:
         kind = settings_of(architecture)
         own = {setting.name for setting in fields(kind)}
         if options.get("recipe"):
-            asked = recipe_settings(options["recipe"], architecture, options["base"])
-            options = {name: value for name, value in asked.items() if name in own} | options
-        for name, (known, having) in TrainConfig.options().items():
+            settings = recipe_settings(options["recipe"], architecture, options["base"])
+            options = {name: value for name, value in settings.items() if name in own} | options
+        for name, (each, having) in TrainConfig.options().items():
             if name in options and name not in own:
-                require(options.pop(name) == known.default, f"{name} is for {listed(having)}")
+                require(options.pop(name) == each.default, f"{name} is for {listed(having)}")
         return kind(architecture=architecture, **options)
 
     def own(self, source: Block | None) -> Block | None:
@@ -179,19 +179,19 @@ class TrainConfig:
         kind = ARCHITECTURES[self.architecture].options
         if kind is None:
             return None
-        given = {each.field: getattr(self, each.name, None) for each in options_of(kind)}
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        values = {each.field: getattr(self, each.name, None) for each in options_of(kind)}
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         begun = source if isinstance(source, kind) else kind()
-        return replace(begun, **{name: value for name, value in given.items() if value is not None})
+        return replace(begun, **{name: value for name, value in values.items() if value is not None})
 
     @staticmethod
     def options() -> dict[str, tuple[Option, list[str]]]:
         """Return all that somebody can give, by name, and the architectures that each is for."""
-        found: dict[str, tuple[Option, list[str]]] = {}
+        by_name: dict[str, tuple[Option, list[str]]] = {}
         for row in trainable():
             for each in options_of(settings_of(row)):
-                found.setdefault(each.name, (each, []))[1].append(row)
-        return found
+                by_name.setdefault(each.name, (each, []))[1].append(row)
+        return by_name
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -30,7 +30,7 @@ from polyrank.model.text.folding import hash64, text_key
 _LARGEST_SHARE = SELECTION_SHARE / 2  # a larger dialogue is trained on, so that two make no more than a tenth
 _ASSISTANT = "assistant"  # the role of the side that replies, in OpenAI's messages
 _CONTRADICTS = "another line gives these texts another class"
-_TOLD_EVERY = 1000  # lines
+_PROGRESS_EVERY = 1000  # lines
 SHUFFLE_BUFFER = 50_000  # examples held to draw from; a file of more is streamed
 
 OnProgress = Callable[[str, int, int | None], None]
@@ -51,7 +51,7 @@ class Corpus:
     conversations: Conversations = field(repr=False)  # of which dialogue each line is that is not bad
     held_out: NDArray[np.bool_] = field(repr=False)  # whether such a line is of the selection slice, (lines,)
     # Its examples, each with the place of its line; None: they are too many to keep.
-    known: Sequence[tuple[int, Dialogue]] | None = field(default=None, repr=False)
+    cached_examples: Sequence[tuple[int, Dialogue]] | None = field(default=None, repr=False)
 
     def examples(self, selection: bool = False) -> Iterator[Dialogue]:
         """Stream the examples to train on, or those of the selection slice, without bad and repeated ones."""
@@ -61,17 +61,17 @@ class Corpus:
 
     def replies(self) -> Iterator[str]:
         """Stream each distinct reply of the file: the pool that a server would answer from."""
-        seen: set[int] = set()
+        keys: set[int] = set()
         for _, example in self._examples():
-            if (key := hash64(example.response.encode())) not in seen:
-                seen.add(key)
+            if (key := hash64(example.response.encode())) not in keys:
+                keys.add(key)
                 yield example.response
 
     def _examples(self) -> Iterable[tuple[int, Dialogue]]:
-        if self.known is not None:
-            return self.known
+        if self.cached_examples is not None:
+            return self.cached_examples
         report = Report()
-        return _kept(good_lines(self.path, report), self.every_turn, report)
+        return _unique(good_lines(self.path, report), self.every_turn, report)
 
 
 def survey(
@@ -90,32 +90,32 @@ def survey(
         DialoguesInvalid: the file cannot be read.
         TrainingDataInvalid: it has no examples, too many bad lines, or fewer than four dialogues.
     """
-    report, finder, told = Report(), ConversationFinder(), partial(on_progress, f"reading {path.name}")
+    report, finder, on_lines = Report(), ConversationFinder(), partial(on_progress, f"reading {path.name}")
     lines, listing = array("L"), array("b")  # of each example, the place of its line, and whether it lists negatives
-    known: list[tuple[int, Dialogue]] = []
-    for place, example in _kept(_noted(good_lines(path, report), finder, told), every_turn, report):
+    first_examples: list[tuple[int, Dialogue]] = []
+    for place, example in _unique(_noted(good_lines(path, report), finder, on_lines), every_turn, report):
         if len(lines) < SHUFFLE_BUFFER:
-            known.append((place, example))
+            first_examples.append((place, example))
         lines.append(place)
         listing.append(bool(example.negatives))
         report.categories[example.category] += 1
         report.single_texts += example.is_single_text
     report.require_few_bad(path, max_rejected)
-    conversations = finder.found()
+    conversations = finder.conversations()
     report.assumed = conversations.assumed()
     of_examples = conversations.keys[np.array(lines, np.int64)]
     sizes = dict(zip(*(column.tolist() for column in np.unique(of_examples, return_counts=True)), strict=True))
     if len(sizes) < 4:  # a dialogue alone has no negatives, so its loss is zero
         raise TrainingDataInvalid(f"{path}: {report}; training needs at least four dialogues, two of them to select by")
-    chosen = _chosen(sizes, min(SELECTION_SHARE * report.kept, held_out))
+    chosen = _chosen(sizes, min(SELECTION_SHARE * report.examples, held_out))
     held_out_lines = np.isin(conversations.keys, np.array(chosen, np.uint64))
     apart = held_out_lines[np.array(lines, np.int64)]
     report.held_out = int(apart.sum())
-    report.kept -= report.held_out
+    report.examples -= report.held_out
     report.with_negatives = int(np.array(listing, np.int64)[~apart].sum())
-    is_whole = len(known) == len(lines)
-    kept = [(place, conversations.name(place, example)) for place, example in known] if is_whole else None
-    return Corpus(path, every_turn, float(report.kept), conversations, held_out_lines, kept), report
+    is_whole = len(first_examples) == len(lines)
+    cached = [(place, conversations.name(place, example)) for place, example in first_examples] if is_whole else None
+    return Corpus(path, every_turn, float(report.examples), conversations, held_out_lines, cached), report
 
 
 def hold_labels(paths: Iterable[Path]) -> bool:
@@ -143,7 +143,7 @@ def read_labels(
                 raise TrainingDataInvalid(f"{path}:{number}: a label must be {RIGHT} or {WRONG}, beside a response")
             if line.category:
                 labels.append(line)
-            report.kept += 1
+            report.examples += 1
             replies.setdefault(line.response)
         report.require_few_bad(path, max_rejected)
         on_survey(path, report)
@@ -171,27 +171,27 @@ def _bytes(key: int) -> bytes:
 
 
 def _noted(
-    lines: Iterable[tuple[int, Dialogue]], finder: ConversationFinder, told: Callable[[int, None], None]
+    lines: Iterable[tuple[int, Dialogue]], finder: ConversationFinder, on_lines: Callable[[int, None], None]
 ) -> Iterator[tuple[int, Dialogue]]:
     for count, (number, line) in enumerate(lines):
-        if count % _TOLD_EVERY == 0:
-            told(count, None)
+        if count % _PROGRESS_EVERY == 0:
+            on_lines(count, None)
         finder.add(line)
         yield number, line
 
 
-def _kept(lines: Iterable[tuple[int, Dialogue]], every_turn: bool, report: Report) -> Iterator[tuple[int, Dialogue]]:
+def _unique(lines: Iterable[tuple[int, Dialogue]], every_turn: bool, report: Report) -> Iterator[tuple[int, Dialogue]]:
     """Yield the examples that are no repeats, each with the place of its line among `lines`."""
-    seen: set[int] = set()
+    keys: set[int] = set()
     for place, (number, line) in enumerate(lines):
         for example in _every_turn(line) if every_turn else (line,):
             key = hash64(repr((example.conversation, example.response)).encode())
-            told = hash64(f"{key} {example.category}".encode()) if example.category else key
-            if key in seen:
-                report.drop(REPEATS if told in seen else _CONTRADICTS, number)
+            category_key = hash64(f"{key} {example.category}".encode()) if example.category else key
+            if key in keys:
+                report.drop(REPEATS if category_key in keys else _CONTRADICTS, number)
             else:
-                seen |= {key, told}
-                report.kept += 1
+                keys |= {key, category_key}
+                report.examples += 1
                 gold = text_key(example.response)
                 wrong = tuple(text for text in example.negatives if text_key(text) != gold)
                 yield place, replace(example, negatives=wrong)
@@ -266,18 +266,18 @@ def draw_rows(
 
 def _shuffled(corpus: Corpus, draw: random.Random, buffer: int) -> Iterator[Dialogue]:
     """Yield examples without end, each drawn from a buffer that the file refills."""
-    held: list[Dialogue] = []
+    examples: list[Dialogue] = []
     while True:
         for example in corpus.examples():
-            if len(held) < buffer:
-                held.append(example)
+            if len(examples) < buffer:
+                examples.append(example)
                 continue
             at = draw.randrange(buffer)
-            held[at], example = example, held[at]
+            examples[at], example = example, examples[at]
             yield example
-        draw.shuffle(held)
-        yield from held
-        held.clear()
+        draw.shuffle(examples)
+        yield from examples
+        examples.clear()
 
 
 class Columns(NamedTuple):

@@ -64,11 +64,11 @@ class LearningRate:
             return (step + 1) / self._warmup * self._reduced
         if self._schedule == "inverse-sqrt":
             return math.sqrt(max(1, self._warmup) / max(1, step))
-        done = min(1.0, (step - self._warmup) / max(1, self._steps - self._warmup))
+        progress = min(1.0, (step - self._warmup) / max(1, self._steps - self._warmup))
         if self._schedule == "linear":
-            return 1.0 - done
+            return 1.0 - progress
         if self._schedule == "cosine":
-            return 0.5 * (1.0 + math.cos(math.pi * done))
+            return 0.5 * (1.0 + math.cos(math.pi * progress))
         return self._reduced
 
     def observe(self, step: int, selection_loss: float) -> None:
@@ -95,17 +95,17 @@ class Forecast:
         """Begin with a run of so many steps; `after` tells, by `look_seconds`, what follows the last look takes."""
         self.look_seconds = 0.0  # what the latest look took; all read the same examples
         self._steps, self._look_every, self._after = steps, look_every, after
-        self._seen, self._step_seconds = 0, 0.0
+        self._timed_steps, self._step_seconds = 0, 0.0
 
     def step_took(self, seconds: float) -> None:
-        self._seen += 1
-        count = min(self._seen - _FIRST_STEPS, _RECENT_STEPS)
+        self._timed_steps += 1
+        count = min(self._timed_steps - _FIRST_STEPS, _RECENT_STEPS)
         if count > 0:
             self._step_seconds += (seconds - self._step_seconds) / count
 
     def figures(self, step: int) -> Mapping[str, float]:
         """Return the seconds left after that step, before its look if it has one; nothing before the third one seen."""
-        if self._seen < _FIRST_STEPS + 2:
+        if self._timed_steps < _FIRST_STEPS + 2:
             return {}
         looks = -(-self._steps // self._look_every) - (step - 1) // self._look_every
         left = (self._steps - step) * self._step_seconds + looks * self.look_seconds + self._after(self.look_seconds)
@@ -131,14 +131,14 @@ def selection_batches(corpora: Sequence[Corpus], n_replies: int) -> list[list[Di
     n_replies: how many replies a training batch has, its rows' and those of others. Here rows are each other's
     negatives, so a look is then as hard as a step.
     """
-    found: list[list[Dialogue]] = []
+    batches: list[list[Dialogue]] = []
     for corpus in corpora:
         examples = list(corpus.examples(selection=True))
         random.Random(_SEED).shuffle(examples)  # neighbours in a file may be turns of one dialogue
         cuts = range(0, max(1, len(examples) - n_replies // 2), n_replies)
         ends = [*cuts[1:], len(examples)]
-        found += [examples[start:end] for start, end in zip(cuts, ends, strict=True)]
-    return found
+        batches += [examples[start:end] for start, end in zip(cuts, ends, strict=True)]
+    return batches
 
 
 def look(
@@ -148,14 +148,14 @@ def look(
     on_progress: OnProgress = no_progress,
 ) -> Look:
     """Measure all batches with dropout off; larger batches count for more. The stage is "looking", of examples."""
-    draw, done, examples = random.Random(_SEED), 0, sum(map(len, batches))
+    draw, count, examples = random.Random(_SEED), 0, sum(map(len, batches))
     encoder.eval()
     measured = []
     for batch in batches:
-        on_progress("looking", done, examples)
+        on_progress("looking", count, examples)
         measured.append(objective.measure(Batch(batch, (), draw)))
-        done += len(batch)
-    on_progress("looking", done, examples)
+        count += len(batch)
+    on_progress("looking", count, examples)
     encoder.train()
     rows = sum(batch.rows for batch in measured)
     at_each_scale = zip(*([batch.rows * loss for loss in batch.rescaled] for batch in measured), strict=True)
@@ -233,7 +233,7 @@ class Training:
         held_out = chain.from_iterable(corpus.examples(selection=True) for corpus in self._corpora)
         self._batch_size = len(self._objective.take(cycle(held_out)))
         examples_a_step = self._batch_size * config.accumulate * self._accelerator.num_processes
-        epoch = max(1, sum(report.kept for _, report in corpora) // examples_a_step)
+        epoch = max(1, sum(report.examples for _, report in corpora) // examples_a_step)
         self.steps = config.steps or math.ceil(config.epochs * epoch)
         self._look_every = max(1, min(round(epoch / config.looks), self.steps // _LOOKS_A_RUN))
         self._schedule = LearningRate(config.schedule, config.warmup_steps, self.steps)
@@ -327,23 +327,23 @@ class Training:
         reply held out comes first, a large scale makes every loss 0, and the loss at their own scale decides.
         """
         progress, began = self.progress, time.monotonic()
-        seen = look(self.student.encoder, self._objective, selection, on_progress)
+        now = look(self.student.encoder, self._objective, selection, on_progress)
         self._forecast.look_seconds = time.monotonic() - began
-        figures = seen._asdict()
+        figures = now._asdict()
         watch("look", progress.step, self.steps, figures)
         self._accelerator.log({f"selection/{name}": value for name, value in figures.items()}, progress.step)
-        self._schedule.observe(progress.step, seen.loss)
-        if math.isfinite(seen.loss) and (seen.rescaled_loss, seen.loss) < progress.best:
+        self._schedule.observe(progress.step, now.loss)
+        if math.isfinite(now.loss) and (now.rescaled_loss, now.loss) < progress.best:
             if math.isinf(progress.best[0]):
                 self._save_state()  # whoever is killed while the first checkpoint is written goes on from here
-            progress.best, progress.best_step = (seen.rescaled_loss, seen.loss), progress.step
+            progress.best, progress.best_step = (now.rescaled_loss, now.loss), progress.step
             progress.looks_without = 0
             if self._accelerator.is_main_process:
                 self.student.save(self._output, {"step": progress.step, "selection": figures})
         else:
             progress.looks_without += 1
         if math.isinf(progress.best[0]):
-            raise TrainingDiverged(f"the loss is {seen.loss} before the first step; give another --base or --precision")
+            raise TrainingDiverged(f"the loss is {now.loss} before the first step; give another --base or --precision")
 
     def _save_state(self) -> None:
         if not self._accelerator.is_main_process:

@@ -33,7 +33,7 @@ from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data import WordsInLoss
 from polyrank.model.training.student import Student
 
-_NOTHING_SAID = Conversation(())
+_NO_CONTEXT = Conversation(())
 
 
 Encoded = tuple[Tensor, ...]
@@ -107,7 +107,7 @@ class Objective(ABC, Generic[E, C]):
         self._assembler, self._device, self._words = student.assembler, device, words
         self.models: dict[str, NetworkRanker] = {}  # other models that it uses, by the setting that names them
         by_score = config.class_from == "score"
-        self._labels = tuple(Dialogue(_NOTHING_SAID, name) for name in config.labels) if by_score else ()
+        self._labels = tuple(Dialogue(_NO_CONTEXT, name) for name in config.labels) if by_score else ()
         self._batch_size = config.batch_size
         self._run = cached_backward if config.gradient_cache else plain_backward
 
@@ -143,9 +143,9 @@ AnyObjective = Objective[Any, Any]
 
 def rescaled(scores: Tensor, gold: Tensor, allowed: Tensor) -> list[float]:
     """Return the mean cross entropy of the gold replies at each of SCALES. Arguments as in ScoredBatch."""
-    known = allowed.scatter(1, gold[:, None], True)
+    mask = allowed.scatter(1, gold[:, None], True)
     own = scores.float()
-    return [F.cross_entropy((own * scale).masked_fill(~known, -torch.inf), gold).item() for scale in SCALES.tolist()]
+    return [F.cross_entropy((own * scale).masked_fill(~mask, -torch.inf), gold).item() for scale in SCALES.tolist()]
 
 
 def gold_first(scores: Tensor, gold: Tensor, allowed: Tensor) -> float:
@@ -157,10 +157,10 @@ def gold_first(scores: Tensor, gold: Tensor, allowed: Tensor) -> float:
     >>> gold_first(scores, torch.tensor([0, 0, 0]), torch.ones(3, 2, dtype=torch.bool))
     1.5
     """
-    known = allowed.scatter(1, gold[:, None], True).cpu().numpy()
-    rows = zip(scores.float().cpu().numpy(), gold.tolist(), known, strict=True)
+    masks = allowed.scatter(1, gold[:, None], True).cpu().numpy()
+    rows = zip(scores.float().cpu().numpy(), gold.tolist(), masks, strict=True)
     return sum(
-        Ties.of(own[counts], np.flatnonzero(counts) == right).found(1)
+        Ties.of(own[counts], np.flatnonzero(counts) == right).recall_at(1)
         for own, right, counts in rows
         if np.isfinite(own[counts]).all()
     )
@@ -193,7 +193,7 @@ def classes_of(examples: Sequence[Dialogue], config: TrainConfig) -> Tensor:
     return torch.tensor([config.labels.index(each.category) for each in examples])
 
 
-def told(logits: Tensor, classes: Tensor) -> ScoredBatch:
+def classwise(logits: Tensor, classes: Tensor) -> ScoredBatch:
     """Logits (B, C) and classes (B,); a look's share of rows that came first is then the accuracy."""
     gold = classes.to(logits.device)
     return ScoredBatch(F.cross_entropy(logits.float(), gold), logits, gold, torch.ones_like(logits, dtype=torch.bool))
@@ -258,9 +258,9 @@ def cached_backward(
     after = _random_state()
     loss = loss_of(leaves)
     backward(loss)
-    for encode, state, held in zip(chunks, states, leaves, strict=True):
+    for encode, state, encoded in zip(chunks, states, leaves, strict=True):
         _set_random_state(state)
-        learning = [(tensor, leaf.grad) for tensor, leaf in zip(encode(), held, strict=True) if leaf.requires_grad]
+        learning = [(tensor, leaf.grad) for tensor, leaf in zip(encode(), encoded, strict=True) if leaf.requires_grad]
         torch.autograd.backward([tensor for tensor, _ in learning], [gradient for _, gradient in learning])
     _set_random_state(after)
     return loss.detach()

@@ -29,10 +29,10 @@ from polyrank.model.training.objective import (
     Prepared,
     ScoredBatch,
     classes_of,
+    classwise,
     in_order,
     listwise,
     pointwise,
-    told,
 )
 from polyrank.model.training.student import Student
 
@@ -105,7 +105,7 @@ class JointObjective(Objective[PairEncoder, TrainConfig]):
         positions = self._encoder.batches(pairs, self._config.chunk_tokens)
         classes = classes_of(batch.examples, self._config)
         chunks: list[Encode] = [partial(self._encode, pairs.take(chunk)) for chunk in positions]
-        return Prepared(chunks, lambda encoded: told(in_order([each for (each,) in encoded], positions), classes))
+        return Prepared(chunks, lambda encoded: classwise(in_order([each for (each,) in encoded], positions), classes))
 
     def _encode(self, pairs: Pairs) -> Encoded:
         return (self._encoder.own_scores(pairs),)
@@ -127,18 +127,18 @@ def pair_rows(
 
     Raises TrainingDataInvalid where a batch of one has no negative: the loss of any model would be zero.
     """
-    found = columns(batch.examples, batch.others, negatives, batch.draw)
-    width = 1 + min(negatives, int(found.allowed.sum(dim=1).min()) - 1)
+    layout = columns(batch.examples, batch.others, negatives, batch.draw)
+    width = 1 + min(negatives, int(layout.allowed.sum(dim=1).min()) - 1)
     if width == 1 and len(batch.examples) + len(batch.others) == 1:
         raise TrainingDataInvalid("an example has no negatives, and in a batch of one no others; raise --batch-size")
-    most_open = width - int(found.listed.sum(dim=1).min())  # places of a row that its own negatives do not fill
-    scores = score(batch.examples, found.texts) if score and most_open > 1 else None
+    most_open = width - int(layout.listed.sum(dim=1).min())  # places of a row that its own negatives do not fill
+    scores = score(batch.examples, layout.texts) if score and most_open > 1 else None
     rows: list[Pairs] = []
     texts: list[list[str]] = []
     for row, example in enumerate(batch.examples):
         hardness = None if scores is None else scores[row]
-        chosen = [int(found.gold[row]), *_negatives_of_row(found, row, width - 1, batch.draw, hardness)]
-        texts.append([found.texts[column] for column in chosen])
+        chosen = [int(layout.gold[row]), *_negatives_of_row(layout, row, width - 1, batch.draw, hardness)]
+        texts.append([layout.texts[column] for column in chosen])
         rows.append(assembler.pairs(example.conversation, texts[-1])[0])
     contexts = [context for own in rows for context in own.contexts]
     candidates = [candidate for own in rows for candidate in own.candidates]
@@ -146,10 +146,10 @@ def pair_rows(
     return Pairs(contexts, candidates, owners, rows[0].prefix), width, texts
 
 
-def _negatives_of_row(found: Columns, row: int, count: int, draw: random.Random, hardness: Tensor | None) -> list[int]:
-    gold = int(found.gold[row])
-    chosen = [column for column in found.listed[row].nonzero()[:, 0].tolist() if column != gold][:count]
-    others = [column for column in found.allowed[row].nonzero()[:, 0].tolist() if column not in (gold, *chosen)]
+def _negatives_of_row(layout: Columns, row: int, count: int, draw: random.Random, hardness: Tensor | None) -> list[int]:
+    gold = int(layout.gold[row])
+    chosen = [column for column in layout.listed[row].nonzero()[:, 0].tolist() if column != gold][:count]
+    others = [column for column in layout.allowed[row].nonzero()[:, 0].tolist() if column not in (gold, *chosen)]
     if hardness is not None:
         others.sort(key=lambda column: -hardness[column].item())
         hardest = max(0, count - len(chosen) - 1)
@@ -159,8 +159,8 @@ def _negatives_of_row(found: Columns, row: int, count: int, draw: random.Random,
 
 
 def _retriever_scores(retriever: VectorRanker, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tensor:
-    made = retriever.represent_candidates(retriever.tokenize_candidates(texts)[0])
+    pool = retriever.represent_candidates(retriever.tokenize_candidates(texts)[0])
     contexts = [retriever.tokenize_context(example.conversation)[0] for example in examples]
     return torch.stack(
-        [torch.from_numpy(retriever.scores(context, made, None)) for context in retriever.represent_contexts(contexts)]
+        [torch.from_numpy(retriever.scores(context, pool, None)) for context in retriever.represent_contexts(contexts)]
     )

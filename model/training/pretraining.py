@@ -85,12 +85,12 @@ class PretrainObjective(Objective[WordGuesser, PretrainConfig]):
         """Take as many examples as have `batch_tokens`, the last one being that which reaches it."""
         if not self._config.batch_tokens:
             return super().take(examples)
-        taken, tokens = list[Dialogue](), 0
+        batch, tokens = list[Dialogue](), 0
         while tokens < self._config.batch_tokens and (example := next(examples, None)) is not None:
-            taken.append(example)
+            batch.append(example)
             pairs = self._pairs([example], [example.response])
             tokens += len(pairs.contexts[0]) + len(pairs.candidates[0])
-        return taken
+        return batch
 
     def prepare(self, batch: Batch) -> Prepared:
         """Mask words of the right pairs, and replace half of the replies."""
@@ -172,12 +172,12 @@ def drawn_replies(batch: Batch) -> tuple[list[str], list[bool]]:
 
     A drawn reply is no right reply to an equal context. Where all others are right, too, the right one stays.
     """
-    found = columns(batch.examples, (), 1, batch.draw)
+    layout = columns(batch.examples, (), 1, batch.draw)
     replies, is_right = [], []
     for row, example in enumerate(batch.examples):
-        others = [at for at in found.allowed[row].nonzero()[:, 0].tolist() if at != int(found.gold[row])]
+        others = [at for at in layout.allowed[row].nonzero()[:, 0].tolist() if at != int(layout.gold[row])]
         right = batch.draw.random() < 0.5 or not others
-        replies.append(example.response if right else found.texts[batch.draw.choice(others)])
+        replies.append(example.response if right else layout.texts[batch.draw.choice(others)])
         is_right.append(right)
     return replies, is_right
 
@@ -230,10 +230,10 @@ def pretrain(
     if ended is None:
         return None
     path = output / PRETRAINING_FILE
-    told: dict[str, Any] = {**orjson.loads(read_input(path)), **summary(*ended)}
-    write_atomically(path, orjson.dumps(told, option=orjson.OPT_INDENT_2))
+    record: dict[str, Any] = {**orjson.loads(read_input(path)), **summary(*ended)}
+    write_atomically(path, orjson.dumps(record, option=orjson.OPT_INDENT_2))
     (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
-    return told
+    return record
 
 
 def _begun(config: PretrainConfig, data: Data, on_progress: OnProgress) -> Begun:

@@ -96,10 +96,10 @@ def recipe_settings(recipe: str, architecture: str, base: str) -> dict[str, Any]
     if recipe not in RECIPES:
         raise InvalidInput(f"recipe is {recipe!r}; give {' or '.join(RECIPES)}")
     if architecture not in RECIPES[recipe]:
-        known = ", ".join(RECIPES[recipe])
-        raise InvalidInput(f"recipe {recipe} is for {known}, not for {architecture}")
-    settings, told = dict(RECIPES[recipe][architecture]), Path(base) / PRETRAINING_FILE
-    if architecture != PRETRAINING and recipe in _OWN_WEIGHTS and told.is_file():
+        architectures = ", ".join(RECIPES[recipe])
+        raise InvalidInput(f"recipe {recipe} is for {architectures}, not for {architecture}")
+    settings, path = dict(RECIPES[recipe][architecture]), Path(base) / PRETRAINING_FILE
+    if architecture != PRETRAINING and recipe in _OWN_WEIGHTS and path.is_file():
         settings |= _OWN_WEIGHTS[recipe]
-        settings["output_like"] = json.loads(read_input(told))["settings"]["base"]
+        settings["output_like"] = json.loads(read_input(path))["settings"]["base"]
     return settings

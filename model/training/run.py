@@ -113,8 +113,8 @@ def train(
     # The summary is no part of a checkpoint's identity. What follows the training is left out: a run that was
     # interrupted later may have written that, with other options.
     trained = read_config(output / CONFIG_FILE)
-    found = {name: trained.training[name] for name in ("step", "selection")}
-    training = {**found, **summary(begun, progress)}
+    best = {name: trained.training[name] for name in ("step", "selection")}
+    training = {**best, **summary(begun, progress)}
     described = replace(trained, training=training, evidence=None, calibration=None, quantisation=None)
     write_config(output / CONFIG_FILE, described)
     (output / QUANTISED_FILE).unlink(missing_ok=True)
@@ -199,7 +199,7 @@ def _begun(config: TrainConfig, data: Data, evidence: bool, on_progress: OnProgr
         require_no_classes(corpora)
         _rescale(config, student, corpora)
         words = None if score is None else WordsInLoss(score, [corpus for corpus, _ in corpora])
-        again = _READ_AGAIN * any(corpus.known is None for corpus, _ in corpora)
+        again = _READ_AGAIN * any(corpus.cached_examples is None for corpus, _ in corpora)
         looks = looks_to_score([report.held_out for _, report in corpora], row.retrieves, config.negatives)
 
         def after(look_seconds: float) -> float:
@@ -255,7 +255,7 @@ def train_evidence(
         if seen and not ranker.config.has_network:
             what = in_words(ranker.architecture)
             raise InvalidInput(f"{base} is {what}: no weights have seen the files; give no --seen")
-        lists = scored_lists(ranker, _told(data, on_survey, on_progress), seen, on_progress)
+        lists = scored_lists(ranker, _corpora(data, on_survey, on_progress), seen, on_progress)
         on_progress("weighing words", 0, None)
         weighed = weigh(lists)
         if why := weighed.lack() if seen else weighed.objection():
@@ -303,7 +303,7 @@ def train_calibration(
             on_progress("calibrating", 0, None)
             calibrated, why = calibrate_by_labels(scored, ranker.config), lack_of_labels(scored)
         else:
-            lists = scored_lists(ranker, _told(data, on_survey, on_progress), seen, on_progress)
+            lists = scored_lists(ranker, _corpora(data, on_survey, on_progress), seen, on_progress)
             on_progress("calibrating", 0, None)
             calibrated, why = calibrate(lists, ranker.config), lack(lists)
         if calibrated is None:
@@ -318,7 +318,7 @@ def _loaded(base: str, on_progress: OnProgress) -> Ranker:
     return load(base)
 
 
-def _told(data: Data, on_survey: OnSurvey, on_progress: OnProgress) -> list[Corpus]:
+def _corpora(data: Data, on_survey: OnSurvey, on_progress: OnProgress) -> list[Corpus]:
     corpora = surveyed(data, on_progress)
     require_no_classes(corpora)
     for corpus, report in corpora:
@@ -415,7 +415,7 @@ def summary(begun: Begun, progress: RunProgress) -> dict[str, Any]:
     """Return how a model was made, for its files."""
     return {
         "files": [
-            {"name": c.path.name, "examples": r.kept, "held_out": r.held_out, "weight": c.weight}
+            {"name": c.path.name, "examples": r.examples, "held_out": r.held_out, "weight": c.weight}
             for c, r in begun.corpora
         ],
         "settings": begun.config.to_dict(),

@@ -71,11 +71,11 @@ class Origin:
         was = "the unfinished run was started with"
         # The files of the base count, wherever they lie: a compaction gives the loop's base another place.
         if differing := [each for each in self.config.differences(state["config"]) if each != "base"]:
-            told = ", ".join(f"{name.replace('_', '-')} ({_told(state['config'].get(name))})" for name in differing)
-            raise InvalidInput(f"{was} another {told}; give the same, or another --output")
+            what = ", ".join(f"{name.replace('_', '-')} ({_shown(state['config'].get(name))})" for name in differing)
+            raise InvalidInput(f"{was} another {what}; give the same, or another --output")
         if state["data"] != self.data:
-            told = "training files, --weights, --every-turn or --held-out"
-            raise InvalidInput(f"{was} other {told}; give the same, or another --output")
+            what = "training files, --weights, --every-turn or --held-out"
+            raise InvalidInput(f"{was} other {what}; give the same, or another --output")
         if changed := [name for name, content in self.models.items() if state["models"].get(name) != content]:
             raise InvalidInput(f"{was} another {', '.join(changed)}: its files are not the same; give the same")
         if state["processes"] != self.processes:
@@ -88,7 +88,7 @@ class Origin:
             raise InvalidInput(f"in the loss of the unfinished run {counted}: --no-evidence is not as it was")
 
 
-def _told(setting: Any) -> Any:
+def _shown(setting: Any) -> Any:
     return "not given" if setting is None else setting
 
 

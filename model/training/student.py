@@ -142,8 +142,8 @@ def _adapters_from_checkpoint(config: TrainConfig, directory: Path, source: Mode
     weights = directory / WEIGHTS_FILE
     adapter, others = split(read_weights(weights) if weights.is_file() else {})
     if source.weights == "adapter":
-        found = {name: _counterpart(name, adapter) for name in adapter_tensors(student.encoder)}
-        load_adapters(student.encoder, {name: tensor for name, tensor in found.items() if tensor is not None})
+        counterparts = {name: _counterpart(name, adapter) for name in adapter_tensors(student.encoder)}
+        load_adapters(student.encoder, {name: tensor for name, tensor in counterparts.items() if tensor is not None})
     _take_over(own_tensors(student.encoder), others)
     return student
 
@@ -188,14 +188,14 @@ def _model_config(config: TrainConfig, source: ModelConfig, base: BaseModel | No
     elif source.residual:
         raise InvalidInput("the base adds to a poly-encoder's scores: give that one as --first-stage, or as the base")
     adapter = config.lora_rank > 0
-    given = {name: value for name in MODEL_FIELDS if (value := getattr(config, name)) is not None}
-    if "reduction_m" in given and given.get("reduction", source.reduction) != "first-m mean":
+    settings = {name: value for name in MODEL_FIELDS if (value := getattr(config, name)) is not None}
+    if "reduction_m" in settings and settings.get("reduction", source.reduction) != "first-m mean":
         raise InvalidInput("reduction_m is for --reduction 'first-m mean': give that, too")
-    turns = given.pop("max_turns", source.assembly.max_turns)
-    languages = tuple(given.pop("languages", source.languages))
+    turns = settings.pop("max_turns", source.assembly.max_turns)
+    languages = tuple(settings.pop("languages", source.languages))
     return replace(
         source,
-        **given,
+        **settings,
         own=config.own(source.own),
         languages=languages,
         architecture=config.architecture,
@@ -228,9 +228,9 @@ def _prepare(encoder: Encoder, config: TrainConfig) -> None:
 def _take_over(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     """Copy into a model's own tensors those of another model that fit."""
     for name, tensor in own.items():
-        found = _counterpart(name, tensors)
-        if found is not None and found.shape == tensor.shape:
-            tensor.copy_(found)
+        counterpart = _counterpart(name, tensors)
+        if counterpart is not None and counterpart.shape == tensor.shape:
+            tensor.copy_(counterpart)
 
 
 def _counterpart(name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
@@ -238,8 +238,8 @@ def _counterpart(name: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
     tower, _, rest = name.partition(".")
     nearest = {"context": ("encoder",), "candidate": ("context", "encoder"), "encoder": ("context",)}.get(tower, ())
     for side in (tower, *nearest):
-        if (found := tensors.get(f"{side}.{rest}" if rest else side)) is not None:
-            return found
+        if (tensor := tensors.get(f"{side}.{rest}" if rest else side)) is not None:
+            return tensor
     return None
 
 
@@ -313,10 +313,10 @@ def rescale(student: Student, like: str, conversations: Sequence[Conversation]) 
     if student.config.normalize:
         raise InvalidInput("output-like changes nothing where vectors have unit length; give --no-normalize too")
     other = load_vector_ranker(like)
-    wanted = output_std(other.encoder.context, [other.tokenize_context(each)[0] for each in conversations])
+    target = output_std(other.encoder.context, [other.tokenize_context(each)[0] for each in conversations])
     own = [student.assembler.context(each)[0] for each in conversations]
     for backbone in backbones(student.encoder).values():
-        _multiply(backbone, wanted / output_std(backbone, own), own[:1])
+        _multiply(backbone, target / output_std(backbone, own), own[:1])
 
 
 def output_std(backbone: Backbone, texts: Sequence[Sequence[int]]) -> float:
@@ -344,6 +344,6 @@ def _outputs(backbone: Backbone, texts: Sequence[Sequence[int]]) -> Tensor:
         TensorBatch.of(pad([texts[row] for row in rows], backbone.pad_id))
         for rows in length_batches([len(ids) for ids in texts], _BATCH_TOKENS)
     ]
-    found = torch.cat([backbone(batch)[batch.mask].float() for batch in batches])
+    outputs = torch.cat([backbone(batch)[batch.mask].float() for batch in batches])
     backbone.train(was)
-    return found
+    return outputs

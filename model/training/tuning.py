@@ -33,7 +33,7 @@ def select_layers(encoder: nn.Module, tune: str) -> None:
 
 def _tuned(tune: str, names: set[str], family: str) -> set[str]:
     embeddings = {name for name in names if _EMBEDDINGS.search(name)}
-    layers = {name: int(found[1]) for name in names if (found := _LAYER.search(name))}
+    layers = {name: int(match[1]) for name in names if (match := _LAYER.search(name))}
     n_layers = 1 + max(layers.values(), default=-1)
     top = _TOP.fullmatch(tune)
     if tune == "all":
@@ -47,10 +47,10 @@ def _tuned(tune: str, names: set[str], family: str) -> set[str]:
 
 def _choices(has_embeddings: bool, n_layers: int, family: str) -> str:
     words = ["all"] + ["all-but-embeddings"] * has_embeddings + [f"top-1 to top-{n_layers}"] * (n_layers > 0)
-    said = " or ".join(", ".join(words).rsplit(", ", 1))
+    choices = " or ".join(", ".join(words).rsplit(", ", 1))
     if has_embeddings and n_layers:
-        return said
-    return f"{said}: the layers of {family} share their weights or go by other names than those of {_WHOLE}"
+        return choices
+    return f"{choices}: the layers of {family} share their weights or go by other names than those of {_WHOLE}"
 
 
 class LowRank(nn.Module):

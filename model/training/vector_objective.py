@@ -24,10 +24,10 @@ from polyrank.model.training.objective import (
     Prepared,
     ScoredBatch,
     classes_of,
+    classwise,
     distillation,
     in_order,
     listwise,
-    told,
 )
 from polyrank.model.training.student import Student
 
@@ -59,16 +59,16 @@ class VectorObjective(Objective[VectorEncoder, VectorTrainConfig]):
 
     def prepare(self, batch: Batch) -> Prepared:
         """Tokenise contexts and candidates; the teacher scores each row's listed ones, and words all of them."""
-        found = columns(batch.examples, batch.others, self._config.negatives, batch.draw)
-        taught, lexical = self._teacher_scores(batch.examples, found), self._lexical(batch.examples, found)
-        tokens = self._tokens(batch.examples, found.texts)
-        return self._prepared(tokens, partial(self._scored, found, taught, lexical, tokens))
+        layout = columns(batch.examples, batch.others, self._config.negatives, batch.draw)
+        taught, lexical = self._teacher_scores(batch.examples, layout), self._lexical(batch.examples, layout)
+        tokens = self._tokens(batch.examples, layout.texts)
+        return self._prepared(tokens, partial(self._scored, layout, taught, lexical, tokens))
 
-    def _lexical(self, examples: Sequence[Dialogue], found: Columns) -> Tensor | None:
+    def _lexical(self, examples: Sequence[Dialogue], layout: Columns) -> Tensor | None:
         """Return the lexical scores, (B, N); None where words do not count."""
         if self._words is None:
             return None
-        return torch.from_numpy(self._words.rows([each.conversation for each in examples], found.texts))
+        return torch.from_numpy(self._words.rows([each.conversation for each in examples], layout.texts))
 
     def _tokens(self, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tokens:
         contexts = [self._assembler.context(example.conversation)[0] for example in examples]
@@ -102,20 +102,20 @@ class VectorObjective(Objective[VectorEncoder, VectorTrainConfig]):
         state = encoder.encode_candidates(TensorBatch.of(batch, self._device))
         return tuple(tensor for tensor in state if tensor is not None)
 
-    def _teacher_scores(self, examples: Sequence[Dialogue], found: Columns) -> Tensor | None:
+    def _teacher_scores(self, examples: Sequence[Dialogue], layout: Columns) -> Tensor | None:
         """The teacher's scores of each row's gold reply and listed negatives, (B, N); words do not count."""
         if self._teacher is None:
             return None
-        scores = torch.zeros(found.listed.shape)
+        scores = torch.zeros(layout.listed.shape)
         for row, example in enumerate(examples):
-            listed = found.listed[row].nonzero()[:, 0].tolist()
-            texts = [found.texts[column] for column in listed]
+            listed = layout.listed[row].nonzero()[:, 0].tolist()
+            texts = [layout.texts[column] for column in listed]
             scores[row, listed] = torch.from_numpy(self._teacher.score_texts(example.conversation, texts, None))
         return scores
 
     def _scored(
         self,
-        found: Columns,
+        layout: Columns,
         taught: Tensor | None,
         lexical: Tensor | None,
         tokens: Tokens,
@@ -123,7 +123,7 @@ class VectorObjective(Objective[VectorEncoder, VectorTrainConfig]):
         candidates: CandidateState,
     ) -> ScoredBatch:
         scores = self._encoder.late_scores(contexts, candidates)
-        gold, allowed, listed = (tensor.to(scores.device) for tensor in found[1:])
+        gold, allowed, listed = (tensor.to(scores.device) for tensor in layout[1:])
         ranked = scores
         if self._words is not None and lexical is not None:
             ranked = self._words.late_weight * scores + lexical.to(scores.device)
@@ -149,15 +149,15 @@ class ApartObjective(VectorObjective):
         columns = {text: at for at, text in enumerate(dict.fromkeys(each.response for each in batch.examples))}
         places = [columns[each.response] for each in batch.examples]
         classes = classes_of(batch.examples, self._config)
-        return self._prepared(self._tokens(batch.examples, list(columns)), partial(self._told, places, classes))
+        return self._prepared(self._tokens(batch.examples, list(columns)), partial(self._class_scores, places, classes))
 
-    def _told(
+    def _class_scores(
         self, places: list[int], classes: Tensor, contexts: ContextState, candidates: CandidateState
     ) -> ScoredBatch:
         rows = [
             self._encoder.class_logits(_row(contexts, row), _at(candidates, place)) for row, place in enumerate(places)
         ]
-        return told(torch.cat(rows), classes)
+        return classwise(torch.cat(rows), classes)
 
 
 def _row(contexts: ContextState, row: int) -> ContextState:

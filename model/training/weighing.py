@@ -191,11 +191,11 @@ def _list(example: Dialogue, replies: Sequence[tuple[str, str]], others: int, dr
 
 def _pair_scores(ranker: CrossRanker, lists: Sequence[_List], on_progress: OnProgress) -> Iterator[NDArray[np.float32]]:
     total = sum(len(each.texts) for each in lists)
-    done = 0
+    count = 0
     for each in lists:
         yield ranker.score_pairs(ranker.tokenize_pairs(each.example.conversation, each.texts)[0])
-        done += len(each.texts)
-        on_progress(_SCORING, done, total)
+        count += len(each.texts)
+        on_progress(_SCORING, count, total)
 
 
 def _late_scores(ranker: Retriever, lists: Sequence[_List], on_progress: OnProgress) -> Iterator[NDArray[np.float32]]:
@@ -203,19 +203,19 @@ def _late_scores(ranker: Retriever, lists: Sequence[_List], on_progress: OnProgr
     for each in lists:
         for text in each.texts:
             row_of.setdefault(text, len(row_of))
-    total, done = len(row_of) + len(lists), 0
+    total, count = len(row_of) + len(lists), 0
 
     def on_done(more: int) -> None:
-        nonlocal done
-        done += more
-        on_progress(_SCORING, done, total)
+        nonlocal count
+        count += more
+        on_progress(_SCORING, count, total)
 
-    made = ranker.represent_candidates(ranker.tokenize_candidates(list(row_of))[0], on_done)
+    representations = ranker.represent_candidates(ranker.tokenize_candidates(list(row_of))[0], on_done)
     for start in range(0, len(lists), _CONTEXTS_AT_ONCE):
         some = lists[start : start + _CONTEXTS_AT_ONCE]
         tokens = [ranker.tokenize_context(each.example.conversation)[0] for each in some]
         for each, context in zip(some, ranker.represent_contexts(tokens), strict=True):
-            yield ranker.scores(context, made.take([row_of[text] for text in each.texts]), None)
+            yield ranker.scores(context, representations.take([row_of[text] for text in each.texts]), None)
         on_done(len(some))
 
 
@@ -246,10 +246,10 @@ class Calibrated(NamedTuple):
 
 def lack(files: Files) -> str | None:
     """Return why scored lists cannot tell what a score says; None: they can."""
-    told = _telling(files)
-    if (lists := sum(map(len, told))) < FEWEST_LISTS:
+    usable = _telling(files)
+    if (lists := sum(map(len, usable))) < FEWEST_LISTS:
         return f"{lists} lists with wrong replies are too few, {FEWEST_LISTS} are needed; give more dialogues"
-    if len({each.fold for file in told for each in file}) < 2:
+    if len({each.fold for file in usable for each in file}) < 2:
         return "the lists are of too few dialogues to fit on some and measure on others; give more dialogues"
     return None
 
@@ -324,8 +324,8 @@ def _line(files: Sequence[Sequence[_Scored]], prior: float) -> tuple[float, floa
     """Return slope and intercept, the slope above 0."""
     from scipy.optimize import minimize  # takes a tenth of a second, which only a fit needs
 
-    known = [_file(file, prior) for file in files if file]
-    scores, targets, weights = (np.concatenate(column) for column in zip(*known, strict=True))
+    parts = [_file(file, prior) for file in files if file]
+    scores, targets, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
     middle, width = float(scores.mean()), float(scores.std()) or 1.0
     standard = (scores - middle) / width
 
@@ -336,9 +336,9 @@ def _line(files: Sequence[Sequence[_Scored]], prior: float) -> tuple[float, floa
         return float((weights * lost).sum()), np.array([(slopes * standard).sum(), slopes.sum()])
 
     start = np.array([1.0, float(np.log(prior / (1 - prior)))])
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(_LEAST_SLOPE * width, None), (None, None)])
-    slope = found.x[0] / width
-    return rounded(slope), rounded(found.x[1] - slope * middle)
+    optimum = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(_LEAST_SLOPE * width, None), (None, None)])
+    slope = optimum.x[0] / width
+    return rounded(slope), rounded(optimum.x[1] - slope * middle)
 
 
 def _file(

@@ -11,7 +11,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import RankingError
-from polyrank.model.telling import told_meanwhile, told_now
+from polyrank.model.telling import end_silence, tell_in_silence
 from polyrank.service.observe.logs import harmless
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Progress:
         self._telling = ExitStack()
 
     def __enter__(self) -> "Progress":
-        self._telling.enter_context(told_meanwhile(self._tell))
+        self._telling.enter_context(tell_in_silence(self._tell))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,7 +110,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line for the user, above the bar if there is one."""
-        told_now()
+        end_silence()
         if self._bar is not None:
             self._bar.write(line, file=sys.stderr)
         else:

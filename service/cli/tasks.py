@@ -335,7 +335,7 @@ class ClassesTask:
         of_right = probabilities[np.arange(len(right)), right]
         ties = [Ties.of(own, np.arange(len(own)) == gold) for own, gold in zip(probabilities, right, strict=True)]
         values = {
-            "accuracy": np.array([each.found(1) for each in ties]),
+            "accuracy": np.array([each.recall_at(1) for each in ties]),
             "log_loss": -np.log(np.maximum(of_right, np.finfo(np.float32).tiny)),
         }
         lines = [

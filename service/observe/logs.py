@@ -116,7 +116,7 @@ class LineWriter(logging.Handler):
             fields = {"where": f"{record.module}:{record.lineno}", "why": type(error).__name__}
             attributes = {"levelno": logging.ERROR, "levelname": "ERROR", "fields": fields, "name": record.name}
             line = self._encoded(logging.makeLogRecord({"msg": "a log line could not be formatted", **attributes}))
-        telling.told_now()
+        telling.end_silence()
         with self._changed:
             if self._closed or self._bytes + len(line) > self._most:
                 self._dropped(1)
@@ -205,7 +205,7 @@ class _Waits(logging.Handler):
         seconds, message = _fields(record)["seconds"], record.getMessage()
         if seconds < telling.SILENT_SECONDS and not message.startswith(telling.STILL):
             return
-        telling.told_now()
+        telling.end_silence()
         line = f"{message}: {seconds:.0f} s"
         bar = getattr(sys.modules.get("tqdm"), "tqdm", None)  # another thread may be importing the module
         if bar is None:

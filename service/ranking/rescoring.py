@@ -168,7 +168,7 @@ def list_words(
         tables.append(words.table_of(part))
         yield
     share = words.evidence.turns_share(conversation, tables) if turns_share is None else turns_share
-    values, query = [np.empty(0, np.float32)], words.evidence.sharing(share).asked(conversation, words.table.statistics)
+    values, query = [np.empty(0, np.float32)], words.evidence.sharing(share).query(conversation, words.table.statistics)
     for table in tables:
         values.append(query.values_in(table))
         yield

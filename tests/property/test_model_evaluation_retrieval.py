@@ -116,7 +116,7 @@ def test_figures_are_those_of_the_whole_pool_where_the_search_ends_within_a_tie(
         whole = Ties.of(-lengths_of * lengths, gains(np.arange(260)))
         ties = found.ties(gains)
         for k in (1, 10, 99, 100):
-            assert ties.found(k) == whole.found(k)
+            assert ties.recall_at(k) == whole.recall_at(k)
             assert ties.right_among(k) == pytest.approx(whole.right_among(k))
             assert ties.gain(k) == pytest.approx(whole.gain(k))
         assert ties.reciprocal(DEPTH) == pytest.approx(whole.reciprocal(DEPTH))
@@ -130,10 +130,10 @@ def test_what_a_reranker_did_not_read_ties_behind_it(rankers: dict[str, Any], to
         [after] = rerank(rankers["cross"], CONTEXTS[:1], POOL, found, top_n, silent, True)
         ties = after.ties(lambda rows, right=right: (rows == right).astype(np.float64))
         if right in after.best.rows[:top_n]:
-            assert ties.found(top_n) == 1
+            assert ties.recall_at(top_n) == 1
         else:
-            assert ties.found(top_n) == 0
-            assert ties.found(100) == pytest.approx((100 - top_n) / (260 - top_n))
+            assert ties.recall_at(top_n) == 0
+            assert ties.recall_at(100) == pytest.approx((100 - top_n) / (260 - top_n))
 
 
 @pytest.mark.parametrize("top_n", [1, 7, 100])

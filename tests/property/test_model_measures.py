@@ -72,7 +72,7 @@ def ties(candidates: Candidates) -> Ties:
 @given(lists, few)
 def test_every_value_is_the_mean_over_all_orders(candidates: Candidates, k: int) -> None:
     orders, found = rankings(candidates), ties(candidates)
-    assert found.found(k) == pytest.approx(mean([first(each) <= k for each in orders]))
+    assert found.recall_at(k) == pytest.approx(mean([first(each) <= k for each in orders]))
     assert found.reciprocal() == pytest.approx(mean([1 / first(each) for each in orders]))
     assert found.reciprocal(k) == pytest.approx(mean([1 / first(each) if first(each) <= k else 0.0 for each in orders]))
     assert found.gain(k) == pytest.approx(mean([dcg(each, k) for each in orders]))
@@ -105,6 +105,6 @@ def test_a_model_that_knows_nothing_finds_as_much_as_chance(count: int, data: st
     gold = data.draw(st.integers(0, count - 1))
     found = Ties.of(np.zeros(count), np.arange(count) == gold)
     for k in (1, 2, 5, 10):
-        assert found.found(k) == min(1.0, k / count)
+        assert found.recall_at(k) == min(1.0, k / count)
     assert found.reciprocal() == pytest.approx(sum(1 / rank for rank in range(1, count + 1)) / count)
     assert found.tie_at_first == (count > 1)

@@ -38,7 +38,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantised, "PASS_CODES", 200)
     monkeypatch.setattr(quantised, "_SCORED_ROWS", 7)
     monkeypatch.setattr(quantised, "_PROMISING", 1)
-    monkeypatch.setattr(quantised, "_MOST_ASKED", 1.0)
+    monkeypatch.setattr(quantised, "_LARGEST_K", 1.0)
 
 
 def brute_force(matrix: NDArray[Any], query: Query) -> TopK:

@@ -109,7 +109,7 @@ def test_with_additions_equals_brute_force(seed: int, monkeypatch: pytest.Monkey
     for size in (400, 3 + seed % 29):
         in_blocks_of(size, monkeypatch)
         assert_same(top_k(case.matrix, case.codes, case.k, case.rows, additions=additions), expected)
-        assert_same(top_k(case.matrix, case.codes, case.k, kept=kept, additions=additions), expected)
+        assert_same(top_k(case.matrix, case.codes, case.k, allowed=kept, additions=additions), expected)
 
 
 @pytest.mark.parametrize("d", [64, 384, 1024])

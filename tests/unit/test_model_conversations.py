@@ -151,7 +151,7 @@ def test_long_contexts_cost_no_more_than_short_ones() -> None:
     for one in grown([f"{n}" for n in range(200)]):
         finder.add(one)
     assert len(finder._keys) <= 32 * 199
-    assert len(set(finder.found().keys.tolist())) == 1
+    assert len(set(finder.conversations().keys.tolist())) == 1
 
 
 def example(response: str, *context: str, persona: tuple[str, ...] = ()) -> Dialogue:

@@ -32,7 +32,7 @@ TEN = [str(n) for n in range(10)]
 
 def first(ranked: RankedLists) -> list[float]:
     """Return the chance of each list that a right text is first."""
-    return [each.found(1) for each in ranked.ties]
+    return [each.recall_at(1) for each in ranked.ties]
 
 
 def test_ranks_are_those_of_sorting_by_score_and_ties_are_shared(ranker: Any) -> None:
@@ -71,7 +71,7 @@ def test_a_constant_model_is_as_good_as_chance_wherever_the_gold_reply_stands(ra
 @pytest.mark.parametrize(("scores", "share"), [([2, 3, 2], 0), ([3, 3, 2], 1 / 2), ([2, 1, 3], 1), ([3, 1, 3], 1)])
 def test_a_text_that_equals_the_gold_reply_is_right(scores: list[float], share: float) -> None:
     dialogue = Dialogue(Conversation.of(["1"]), "Yes.", ("Yes.", "No.", "YES. "), 0)
-    assert gold_ties(np.array(scores, np.float32), dialogue).found(1) == share
+    assert gold_ties(np.array(scores, np.float32), dialogue).recall_at(1) == share
 
 
 def test_what_a_model_reads_alike_ties_and_no_order_matters(tmp_path: Path) -> None:

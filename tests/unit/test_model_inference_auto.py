@@ -194,14 +194,14 @@ def test_int8_needs_a_processor_whose_sums_do_not_overflow(
     told = tmp_path / "cpuinfo"
     if flags is not None:
         told.write_text(flags)
-    monkeypatch.setattr(processor, "_TOLD", told)
-    processor.told.cache_clear()
+    monkeypatch.setattr(processor, "_CPUINFO", told)
+    processor.cpuinfo.cache_clear()
     monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32", "INT8"])
     monkeypatch.setattr("platform.machine", lambda: machine)
     try:
         assert openvino_backend.is_supported("int8") == able
     finally:
-        processor.told.cache_clear()
+        processor.cpuinfo.cache_clear()
 
 
 def test_int8_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

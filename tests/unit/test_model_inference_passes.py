@@ -120,7 +120,7 @@ def test_a_context_is_encoded_once_for_all_batches_of_its_candidates(checkpoint:
         return encode(forwards, contexts)
 
     monkeypatch.setattr(VectorForwards, "encode_contexts", counted)
-    monkeypatch.setattr(passes, "_KNOWN_CONTEXTS", 2)
+    monkeypatch.setattr(passes, "_MOST_CONTEXTS", 2)
     for position in (0, 1, 2, 3):
         served.score_pairs(PAIRS.take([position]))
     assert seen == PAIRS.contexts

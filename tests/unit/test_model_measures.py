@@ -56,7 +56,7 @@ def test_figures_of_ranks_by_hand() -> None:
 def test_the_ties_of_a_huge_pool_are_as_chance() -> None:
     everything = Ties.of(np.zeros(1_000_000), np.arange(1_000_000) < 500)
     assert rank_values([everything], (1, 100), 100)["recall@1"].tolist() == [500 / 1_000_000]
-    assert everything.found(100) == pytest.approx(1 - (1 - 500 / 1_000_000) ** 100, rel=1e-3)
+    assert everything.recall_at(100) == pytest.approx(1 - (1 - 500 / 1_000_000) ** 100, rel=1e-3)
     assert everything.right_among(100) == pytest.approx(100 * 500 / 1_000_000)
 
 

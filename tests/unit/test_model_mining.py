@@ -156,10 +156,10 @@ def test_each_text_is_encoded_once_and_progress_reaches_the_end(monkeypatch: pyt
     told: list[tuple[str, int, int]] = []
     pool = TextPool.encode(late, ["1", "2 a", "1 ", "2 A", *TEN], lambda *numbers: told.append(numbers))
     assert pool.texts == late.encoded == ["1", "2 a", *(text for text in TEN if text != "1")]
-    assert pool.made.first[:, 0].tolist() == [float(text.split()[0]) for text in pool.texts]
-    assert pool.scan.top_k([Query(np.ones((1, pool.made.first.shape[1]), np.float32), 1)])[0].rows.tolist() == [
-        int(pool.made.first.sum(axis=1).argmax())
-    ]
+    assert pool.representations.first[:, 0].tolist() == [float(text.split()[0]) for text in pool.texts]
+    assert pool.scan.top_k([Query(np.ones((1, pool.representations.first.shape[1]), np.float32), 1)])[
+        0
+    ].rows.tolist() == [int(pool.representations.first.sum(axis=1).argmax())]
     assert told == [("encode", done, 11) for done in (0, 4, 8, 11)]
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from polyrank.model import telling as module
-from polyrank.model.telling import STILL, telling, told_meanwhile, told_now
+from polyrank.model.telling import STILL, end_silence, tell_in_silence, telling
 
 WITHIN_SECONDS = 30.0
 
@@ -45,7 +45,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, float]]:
 def test_a_stage_says_what_it_did_and_how_long_it_took(caplog: pytest.LogCaptureFixture, clock: Clock) -> None:
     caplog.set_level(logging.INFO)
     with telling("loading"):
-        with telling("compiling"), told_meanwhile(clock.tell):
+        with telling("compiling"), tell_in_silence(clock.tell):
             assert clock.was_told_after(2.0)
         assert caplog.messages == ["compiling"]
         clock.now += 1.5
@@ -65,10 +65,10 @@ def test_a_stage_that_lasts_says_so(caplog: pytest.LogCaptureFixture, clock: Clo
 
 
 def test_nobody_is_asked_while_something_is_shown_in_time(clock: Clock) -> None:
-    with told_meanwhile(clock.tell):
+    with tell_in_silence(clock.tell):
         for _ in range(3):
             assert not clock.was_told_after(0.009)
-            told_now()
+            end_silence()
         assert clock.was_told_after(0.02)
 
 
@@ -80,7 +80,7 @@ def test_a_stage_that_fails_has_not_been_done(caplog: pytest.LogCaptureFixture) 
 
 
 def test_the_watch_ends_with_the_last_stage() -> None:
-    with told_meanwhile(lambda: None):
+    with tell_in_silence(lambda: None):
         [watch] = [thread for thread in threading.enumerate() if thread.name == "telling"]
         assert watch.daemon
     watch.join(WITHIN_SECONDS)

@@ -54,7 +54,7 @@ def test_no_dialogue_is_on_both_sides_and_none_is_lost(tmp_path: Path, dialogues
     train, held_out = both(corpus)
     assert not {one.dialogue for one in train} & {one.dialogue for one in held_out}
     assert sorted(one.response for one in train + held_out) == sorted(row["response"] for row in turns(dialogues, each))
-    assert (report.kept, report.held_out) == (len(train), len(held_out))
+    assert (report.examples, report.held_out) == (len(train), len(held_out))
     assert min(len({one.dialogue for one in side}) for side in (train, held_out)) > 1, "one has no negatives"
     assert both(corpus) == (train, held_out), "every pass makes the same choice"
     assert (corpus.weight, corpus.path.name) == (len(train), "data.jsonl")
@@ -106,7 +106,7 @@ GREETINGS = ["hi", "hello", "good morning", "hey there"]
 @pytest.mark.parametrize("count", [120, 1200])
 def test_four_greetings_are_not_four_dialogues(tmp_path, row: Callable[[int], dict[str, Any]], count: int) -> None:
     corpus, report = read(tmp_path, [row(n) for n in range(count)])
-    assert (report.kept, report.held_out) == (0.9 * count, 0.1 * count)
+    assert (report.examples, report.held_out) == (0.9 * count, 0.1 * count)
     assert len({one.dialogue for side in both(corpus) for one in side}) == count
     assert str(report).endswith("no line names its dialogue; by how they begin each stands alone")
 
@@ -117,7 +117,7 @@ def test_a_hundred_and_twenty_dialogues_of_one_greeting_can_be_trained_on(tmp_pa
         assert read(tmp_path, rows)[1].held_out == 12
     rows = grown(*(["hello", "how can I help?", f"question {n}", f"reply {n}"] for n in range(120)))
     corpus, report = read(tmp_path, rows)
-    assert (report.kept, report.held_out) == (109, 12)
+    assert (report.examples, report.held_out) == (109, 12)
     assert len({one.dialogue for side in both(corpus) for one in side}) == 120
 
 
@@ -223,12 +223,12 @@ def test_what_is_dropped_is_told_by_reason_with_its_first_line(tmp_path: Path) -
     corpus, report = survey(write_bad(tmp_path), False, 0.5, 1000)
     assert report.dropped.total() == 5
     text = str(report)
-    assert text.startswith(f"{report.kept} examples, {report.held_out} held out; 2 dropped: the line is not JSON")
+    assert text.startswith(f"{report.examples} examples, {report.held_out} held out; 2 dropped: the line is not JSON")
     assert "(first in line 3)" in text
     assert "1 dropped: response must be a text (first in line 5)" in text
     assert "1 dropped: the context is empty; give at least one turn with text (first in line 6)" in text
     assert "1 dropped: repeats another example (first in line 8)" in text
-    assert sum(map(len, both(corpus))) == report.kept + report.held_out == 20
+    assert sum(map(len, both(corpus))) == report.examples + report.held_out == 20
 
 
 def test_a_pair_with_another_class_is_no_repeat(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_bad_lines_are_a_share_of_lines_and_not_of_the_examples_in_them(tmp_path
     with pytest.raises(TrainingDataInvalid, match="too many bad lines"):
         survey(path, True, 0.05, 1000)
     _, report = survey(path, True, 2 / 20, 1000)
-    assert (report.lines, report.kept + report.held_out) == (20, 18 * 5)
+    assert (report.lines, report.examples + report.held_out) == (20, 18 * 5)
 
 
 def test_examples_with_negatives_are_counted_on_the_training_side(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_repeats_are_left_out_but_are_no_bad_lines(tmp_path: Path) -> None:
     talk = [f"t{n}" for n in range(8)]
     rows = [{"context": [f"d{d}", *talk[:at]], "response": talk[at]} for d in range(10) for at in (0, 2, 4, 6)]
     corpus, report = read(tmp_path, rows, every_turn=True, max_rejected=0.0)
-    assert report.kept + report.held_out == 40 == sum(map(len, both(corpus)))
+    assert report.examples + report.held_out == 40 == sum(map(len, both(corpus)))
     assert report.dropped == {"repeats another example": 10 * (1 + 2 + 3)}
 
 
@@ -313,7 +313,7 @@ def test_what_is_kept_is_what_is_read_again(tmp_path: Path, monkeypatch: pytest.
     kept, of_kept = read(tmp_path, rows, every_turn=every_turn)
     before = both(streamed), list(streamed.replies())
     (tmp_path / "data.jsonl").unlink()
-    assert streamed.known is None
+    assert streamed.cached_examples is None
     assert (both(kept), list(kept.replies())) == before
     assert of_kept == of_streamed
 

@@ -16,10 +16,10 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """What the kernel tells of the processor."""
-    monkeypatch.setattr(processor, "_TOLD", tmp_path / "cpuinfo")
-    processor.told.cache_clear()
+    monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "cpuinfo")
+    processor.cpuinfo.cache_clear()
     yield tmp_path / "cpuinfo"
-    processor.told.cache_clear()
+    processor.cpuinfo.cache_clear()
 
 
 @pytest.mark.parametrize(("flags", "precision"), [
@@ -52,7 +52,7 @@ def test_bf16_that_is_slow_is_told(told: Path, caplog: pytest.LogCaptureFixture)
     assert caplog.messages == [
         "this machine has no instructions for bf16: it is slower than float32; give --precision auto"
     ]
-    processor.told.cache_clear()
+    processor.cpuinfo.cache_clear()
     told.write_text("flags : avx512_bf16")
     assert [precision_on(CPU, asked) for asked in ("bf16", "no")] == ["bf16", "no"]
     assert len(caplog.messages) == 1

@@ -93,10 +93,11 @@ def test_the_summary_says_what_was_done(base: Path, data: Path, tmp_path: Path) 
     assert summary == ranker.config.training
     assert set(summary) == {"step", "selection", "files", "settings", "steps", "seconds"}
     [report] = seen.reports
+    examples, held_out = report.examples, report.held_out
     assert summary["files"] == [
-        {"name": "data.jsonl", "examples": report.kept, "held_out": report.held_out, "weight": float(report.kept)}
+        {"name": "data.jsonl", "examples": examples, "held_out": held_out, "weight": float(examples)}
     ]
-    assert report.kept + report.held_out == 80
+    assert examples + held_out == 80
     assert TrainConfig.of(**summary["settings"]) == settings(base, steps=20)
     assert summary["steps"] == 20
     names = {path.name for path in (tmp_path / "out").iterdir()}
@@ -207,7 +208,7 @@ def test_the_plateau_is_observed_at_each_look(base: Path, data: Path, tmp_path: 
 
 def test_adamax_and_epochs(base: Path, data: Path, tmp_path: Path) -> None:
     _, seen = run(settings(base, optimizer="adamax", steps=None, epochs=2.0), data, tmp_path / "out")
-    assert len(seen.losses) == 2 * (seen.reports[0].kept // 8)
+    assert len(seen.losses) == 2 * (seen.reports[0].examples // 8)
     assert sum(seen.losses[-5:]) < sum(seen.losses[:5])
 
 

@@ -166,7 +166,7 @@ def greeted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_words_are_weighed_where_all_conversations_begin_with_four_greetings(ranker: VectorRanker, tmp_path) -> None:
     corpus, report = survey(write_rows(tmp_path / "greeted.jsonl", greeted(orders(1200))), False, 0.0, 1000)
-    assert (report.kept, report.held_out) == (1080, 120)
+    assert (report.examples, report.held_out) == (1080, 120)
     lists = scored_lists(ranker, [corpus], seen=True)
     weighed = weigh(lists)
     assert (weighed.lists, weighed.objection()) == (120, None)

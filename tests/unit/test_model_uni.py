@@ -22,7 +22,7 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.explanation import Occluded
 from polyrank.model.inference import openvino_backend
-from polyrank.model.inference.uni import KeptContexts
+from polyrank.model.inference.uni import ContextCache
 from polyrank.model.rankers.networks import UniRanker
 from polyrank.model.registry import UniConfig
 from polyrank.model.text.sequences import Pairs
@@ -207,14 +207,14 @@ def test_a_context_is_read_once_while_it_is_kept_and_read_anew_it_gives_the_same
     first = ranker.score_pairs(PAIRS)
     assert np.array_equal(ranker.score_pairs(PAIRS), first)
     assert len(seen) == 2
-    ranker._kept = KeptContexts(0)
+    ranker._cache = ContextCache(0)
     assert np.array_equal(ranker.score_pairs(PAIRS), first)
     assert np.array_equal(ranker.score_pairs(PAIRS), first)
     assert len(seen) == 2 + 4
 
 
 def test_the_kept_contexts_are_the_last_ones_that_fit() -> None:
-    kept = KeptContexts(3 * 8)
+    kept = ContextCache(3 * 8)
     for key in range(4):
         kept.put((key,), np.array([key, key], np.float32))
         assert kept.get((0,)) is not None or key == 3, "what was asked for last stays"

@@ -242,7 +242,7 @@ def test_training_reads_what_was_exported(store: Path, tmp_path: Path) -> None:
     uses = [use(number, f"turn {number}", ("chosen", "abc"[number % 3])) for number in range(40)]
     _exported(store, tmp_path / "out", uses)
     corpus, found = survey(tmp_path / "out" / TRAIN, False, 0.0, 1000)
-    assert found.kept + found.held_out == len({each.dialogue for each in corpus.examples()}) + found.held_out == 32
+    assert found.examples + found.held_out == len({each.dialogue for each in corpus.examples()}) + found.held_out == 32
     assert found.with_negatives
     assert not hold_labels([tmp_path / "out" / TRAIN])
     assert hold_labels([tmp_path / "out" / LABELS])

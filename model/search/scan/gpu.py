@@ -188,9 +188,9 @@ class GpuScan:
         # The k-th largest of the blocks' maxima is at most the k-th best score, and there are far fewer of them.
         most = max(1, *ks)
         among = maxima if maxima.shape[1] >= _BLOCKS_A_PLACE * most else scores
-        found = self._finalists(codes, scores, maxima, among.topk(most, dim=1).values, values is not None, tiles)
-        owners = found[:, 0] >> 32
-        return [_sorted(found[owners == at], query.additions, ks[at]) for at, query in enumerate(queries)]
+        finalists = self._finalists(codes, scores, maxima, among.topk(most, dim=1).values, values is not None, tiles)
+        owners = finalists[:, 0] >> 32
+        return [_sorted(finalists[owners == at], query.additions, ks[at]) for at, query in enumerate(queries)]
 
     def _allowed(self, queries: Sequence[Query]) -> Tensor | None:
         """Return which rows may be in each answer, (C, N); None: all."""
@@ -250,8 +250,8 @@ class GpuScan:
     ) -> NDArray[np.int64]:
         """Return of each finalist, in any order, its context times 2**32 and row, and the bits of its score, (F, 2)."""
         contexts, n = scores.shape
-        found = torch.empty(1 + scores.numel(), 2, dtype=torch.int64, device=self._device)
-        found[0] = 0
+        slots = torch.empty(1 + scores.numel(), 2, dtype=torch.int64, device=self._device)
+        slots[0] = 0
         self._kernels.finalists[(maxima.numel(),)](
             self._matrix,
             codes.exact,
@@ -261,7 +261,7 @@ class GpuScan:
             best,
             codes.ks,
             codes.margins,
-            found,
+            slots,
             n,
             codes.padded,
             contexts,
@@ -272,13 +272,13 @@ class GpuScan:
             DIMS=128,
             ADDED=adds,
         )
-        first = found[: 1 + _FEW].cpu().numpy()
+        first = slots[: 1 + _FEW].cpu().numpy()
         count = int(first[0, 0])
-        return first[1 : 1 + count] if count <= _FEW else found[1 : 1 + count].cpu().numpy()
+        return first[1 : 1 + count] if count <= _FEW else slots[1 : 1 + count].cpu().numpy()
 
 
-def _sorted(found: NDArray[np.int64], additions: Additions | None, k: int) -> TopK:
-    rows, late = found[:, 0] & 0xFFFFFFFF, np.ascontiguousarray(found[:, 1]).view(np.float64)
+def _sorted(finalists: NDArray[np.int64], additions: Additions | None, k: int) -> TopK:
+    rows, late = finalists[:, 0] & 0xFFFFFFFF, np.ascontiguousarray(finalists[:, 1]).view(np.float64)
     scores = added(late, rows, additions).astype(np.float32)
     order = np.lexsort((rows, -scores))[:k]
     return TopK(rows[order], scores[order])
@@ -306,9 +306,9 @@ class GuardedScan:
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         if (gpu := self._gpu) is not None:
             try:
-                found = gpu.top_k(queries)
+                best = gpu.top_k(queries)
                 self._failures = 0
-                return found
+                return best
             except Exception as error:  # whatever it is: the CPU gives the same answers
                 self._failures += 1
                 if self._failures >= _MOST_FAILURES:
@@ -335,7 +335,7 @@ class GuardedScan:
         codes = rng.normal(size=(16, dim)).astype(np.float32)
         for additions in (None, Additions(0.5, rng.normal(size=rows).astype(np.float32))):
             query = Query(codes, 10, None, additions)
-            [found], [expected] = self._gpu.top_k([query]), self._cpu.top_k([query])
-            same = len(found.scores) == len(expected.scores)
-            if not same or not np.allclose(found.scores, expected.scores, _RELATIVE, 0):
+            [answer], [expected] = self._gpu.top_k([query]), self._cpu.top_k([query])
+            same = len(answer.scores) == len(expected.scores)
+            if not same or not np.allclose(answer.scores, expected.scores, _RELATIVE, 0):
                 raise RuntimeError("its scores are not those of the CPU")

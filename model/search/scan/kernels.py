@@ -28,7 +28,7 @@ def scan(
     codes,  # (contexts, padded, D) in the matrix's type, scaled by a power of two; vectors beyond `counts` are 0
     units,  # (contexts,) float32: factor of a product that undoes the scaling
     counts,  # (contexts,) int32: number of code vectors
-    kept,  # (contexts, n) bool: rows that may be in the answer; only read if MASKED
+    allowed,  # (contexts, n) bool: rows that may be in the answer; only read if MASKED
     late_weights,  # (contexts,) float64; only read if ADDED
     values,  # (contexts, n) float32: what is added to the scores; only read if ADDED
     scores,  # (contexts, n) float32, written: -inf for a row not kept, inf if a product is not finite
@@ -72,8 +72,8 @@ def scan(
                 vectors = tl.load(code_starts + dim[:, None], mask=(dim < D)[:, None], other=0.0)
             s = tl.dot(rows, vectors, s, input_precision="ieee")
         by_context = tl.reshape(s, (ROWS, PACK, CODES)) * unit[None, :, None]
-        known = (first + tl.arange(0, CODES))[None, None, :] < count[None, :, None]
-        peak, mass, sunk = _folded(by_context, known, peak, mass, sunk)
+        is_code = (first + tl.arange(0, CODES))[None, None, :] < count[None, :, None]
+        peak, mass, sunk = _folded(by_context, is_code, peak, mass, sunk)
     score = peak + sunk / mass
     score = tl.where(score == score, score, float("inf"))
     at = context.to(tl.int64)[None, :] * n + row[:, None]
@@ -82,7 +82,7 @@ def scan(
         late_weight = tl.load(late_weights + tl.minimum(context, contexts - 1)).to(tl.float32)
         score = score * late_weight[None, :] + tl.load(values + at, mask=inside, other=0.0)
     if MASKED:
-        score = tl.where(tl.load(kept + at, mask=inside, other=False), score, float("-inf"))
+        score = tl.where(tl.load(allowed + at, mask=inside, other=False), score, float("-inf"))
     score = tl.where(inside, score, float("-inf"))
     tl.store(scores + at, score, mask=inside)
     tl.store(maxima + context * tl.cdiv(n, ROWS) + block, tl.max(score, axis=0), mask=context < contexts)
@@ -98,7 +98,7 @@ def finalists(
     best,  # (contexts, most) float32: scores, best first; the k-th best of all is at least the k-th of these
     ks,  # (contexts,) int32
     margins,  # (contexts,) float32: how far below the k-th best a finalist may be
-    found,  # (1 + finalists, 2) int64, written: [count, -], then [context 2**32 + row, bits of the score by attention]
+    slots,  # (1 + finalists, 2) int64, written: [count, -], then [context 2**32 + row, bits of the score by attention]
     n,
     padded,
     contexts,
@@ -131,7 +131,7 @@ def finalists(
             left = tl.where(place == first, float("-inf"), left)
             of_row = matrix + (block * ROWS + first).to(tl.int64) * D
             score = _late(of_row, codes + context.to(tl.int64) * padded * D, count, D, CODES, DIMS)
-            slot = found + 2 * (1 + tl.atomic_add(found, 1))
+            slot = slots + 2 * (1 + tl.atomic_add(slots, 1))
             tl.store(slot, (context.to(tl.int64) << 32) + block * ROWS + first)
             tl.store(slot + 1, score.to(tl.int64, bitcast=True))
 
@@ -156,13 +156,13 @@ def _late(row, codes, count, D: tl.constexpr, CODES: tl.constexpr, DIMS: tl.cons
 
 
 @triton.jit
-def _folded(s, known, peak, mass, sunk):
-    """Fold more products, codes along the last axis, into `peak`, `mass` and `sunk`; `known` is false for padding."""
+def _folded(s, is_code, peak, mass, sunk):
+    """Fold more products, codes along the last axis, into `peak`, `mass` and `sunk`; `is_code` is false for padding."""
     axis: tl.constexpr = len(s.shape) - 1
-    higher = tl.maximum(peak, tl.max(tl.where(known, s, float("-inf")), axis=axis))
+    higher = tl.maximum(peak, tl.max(tl.where(is_code, s, float("-inf")), axis=axis))
     drop = tl.where(mass > 0, peak - higher, 0.0)
-    below = tl.where(known, s - (higher if axis == 0 else tl.expand_dims(higher, axis)), 0.0)
-    weight = tl.where(known, tl.exp(below), 0.0)
+    below = tl.where(is_code, s - (higher if axis == 0 else tl.expand_dims(higher, axis)), 0.0)
+    weight = tl.where(is_code, tl.exp(below), 0.0)
     sunk = (sunk + mass * drop) * tl.exp(drop) + tl.sum(weight * below, axis=axis)
     mass = mass * tl.exp(drop) + tl.sum(weight, axis=axis)
     return higher, mass, sunk

@@ -85,17 +85,17 @@ class PlainScan:
             return self._among(query, slice(0, len(self._matrix)))
         ends = np.linspace(0, len(self._matrix), count + 1).astype(int).tolist()
         with ThreadPoolExecutor(count) as pool:
-            found = list(pool.map(partial(self._among, query), map(slice, ends[:-1], ends[1:])))
-        rows, scores = (np.concatenate(each) for each in zip(*found, strict=True))
+            parts = list(pool.map(partial(self._among, query), map(slice, ends[:-1], ends[1:])))
+        rows, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
         order = np.argsort(-scores, kind="stable")[: query.k]
         return TopK(rows[order], scores[order])
 
     def _among(self, query: Query, part: slice) -> TopK:
         matrix, rows, additions = self._matrix[part], None, query.additions
-        kept = None if query.allowed is None else query.allowed[part]
-        if kept is not None and 2 * np.count_nonzero(kept) <= len(matrix):
-            rows, kept = np.flatnonzero(kept), None  # the other rows need not be read
+        allowed = None if query.allowed is None else query.allowed[part]
+        if allowed is not None and 2 * np.count_nonzero(allowed) <= len(matrix):
+            rows, allowed = np.flatnonzero(allowed), None  # the other rows need not be read
         if additions is not None:
             additions = Additions(additions.late_weight, additions.values[part])
-        best = top_k(matrix, query.codes, query.k, rows, self.longest, kept, additions)
+        best = top_k(matrix, query.codes, query.k, rows, self.longest, allowed, additions)
         return TopK(best.rows + part.start, best.scores)

@@ -157,14 +157,14 @@ def _is_right(dim: int) -> bool:
     codes[0], codes[1], codes[2:6] = 127, -127, 127
     codes[3, 0], codes[4, :2], codes[5, :3] = 126, 126, 126
     exact, stored = rows @ codes.T, (rows + ZERO).astype(np.uint8)  # (40, 16)
-    ones, taken = np.ones(_CHECKED_CODES), ZERO * codes.sum(axis=1, dtype=np.float64)
+    ones, offsets = np.ones(_CHECKED_CODES), ZERO * codes.sum(axis=1, dtype=np.float64)
     alone = multiplying_library().multiplier(codes.astype(np.int8), _CHECKED_CODES)
-    off = np.abs(alone.largest(stored, ones.astype(np.float32), -taken.astype(np.float32)) - exact).max(axis=0)
+    off = np.abs(alone.largest(stored, ones.astype(np.float32), -offsets.astype(np.float32)) - exact).max(axis=0)
     holds_all = _LARGEST_ROW * _LARGEST_CODE * dim * _UNIT < 1
-    if not (off <= (0.0 if holds_all else largest_error(dim, ones, taken))).all():
+    if not (off <= (0.0 if holds_all else largest_error(dim, ones, offsets))).all():
         return False
     factors, terms = rng.uniform(0.5, 2, (1, _CHECKED_CODES)), rng.normal(0, 127 * dim, (1, _CHECKED_CODES))
-    slack = 2 * largest_error(dim, factors, np.abs(terms) + factors * np.abs(taken)).max()
+    slack = 2 * largest_error(dim, factors, np.abs(terms) + factors * np.abs(offsets)).max()
     for contexts in _CHECKED_CONTEXTS:
         largest = ByteProduct(codes.astype(np.int8), contexts, factors, terms).largest(stored, 0)
         above = largest - (exact * factors + terms).reshape(len(rows), contexts, -1).max(axis=2)

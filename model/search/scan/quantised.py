@@ -25,7 +25,7 @@ LEAST_ROWS = 4096
 _ROWS_FOR_ONE_CODE = 2**14
 _FEW_CODES, _ROWS_FOR_FEW_CODES = 8, 2**13
 _FEW_ALLOWED = 0.15  # share of the rows: so few are scored one by one in less time than a pass takes
-_MOST_ASKED = 0.1  # share of the rows, as k: with a larger k too many rows survive
+_LARGEST_K = 0.1  # share of the rows, as k: with a larger k too many rows survive
 _PRODUCT_ELEMENTS = 2**19  # of the product of a part of a block: stays in cache
 _PROMISING = 20  # more rows than twice k are scored for the first k-th best
 _SCORED_ROWS = 4096  # survivors scored at a time in float32
@@ -46,19 +46,19 @@ class QuantisedScan:
     def top_k(self, queries: Sequence[Query]) -> list[TopK]:
         """Find the best rows of each query, in as few passes as their codes fit into."""
         codes = sum(len(query.codes) for query in queries)
-        found = {at: self._plain.of(query) for at, query in enumerate(queries) if not self._prunes(query, codes)}
-        waiting = [at for at in range(len(queries)) if at not in found]
+        best = {at: self._plain.of(query) for at, query in enumerate(queries) if not self._prunes(query, codes)}
+        waiting = [at for at in range(len(queries)) if at not in best]
         with np.errstate(all="ignore"):  # what is no number is found by its score
             for group in _groups([queries[at] for at in waiting], _MOST_BOUNDS // len(self._stored)):
                 for query, bounds in zip(group, self._bounds([query.codes for query in group]), strict=True):
-                    found[waiting.pop(0)] = self._best(query, bounds)
-        return [found[at] for at in range(len(queries))]
+                    best[waiting.pop(0)] = self._best(query, bounds)
+        return [best[at] for at in range(len(queries))]
 
     def _prunes(self, query: Query, codes: int) -> bool:
         """Whether a pass can leave out enough rows to be worth its time. codes: of all queries of the call."""
         count = len(self._stored)
         least = _ROWS_FOR_ONE_CODE if codes == 1 else _ROWS_FOR_FEW_CODES if codes < _FEW_CODES else 0
-        return count >= least and 0 < query.k <= _MOST_ASKED * count and query.count(count) > _FEW_ALLOWED * count
+        return count >= least and 0 < query.k <= _LARGEST_K * count and query.count(count) > _FEW_ALLOWED * count
 
     def _bounds(self, contexts: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
         """Bound the largest `s` of each row from above for the codes (M, D) of each context; (N,) each."""

@@ -127,7 +127,7 @@ def _read_positives(data: Path, max_rejected: float) -> "Positives":
     report = Report()
     positives = Positives(_good_lines(data, report))
     report.require_few_bad(data, max_rejected)
-    if not report.kept:
+    if not report.examples:
         raise InvalidInput(f"{data} holds no example; there is nothing to mine for")
     if report.dropped:
         print(f"{data}: {report}", file=sys.stderr)
@@ -141,7 +141,7 @@ def _good_lines(data: Path, report: "Report") -> Iterator["Dialogue"]:
     for number, line in good_lines(data, report):
         if line.category:
             raise InvalidInput(f"{data}:{number}: its label is a class; mine for examples of right replies")
-        report.kept += 1
+        report.examples += 1
         yield line
 
 
