@@ -119,12 +119,13 @@ class ReplicaChoice:
                 running[self._start(one, part, method, arguments, deadline)] = one
             now = self._clock()
             until = min(deadline, hedge_at if hedge is None else math.inf)
-            tasks, _ = await asyncio.wait(
+            await asyncio.wait(
                 running,
                 timeout=None if math.isinf(until) else max(0.0, until - now),
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            for task in tasks:
+            # In the order in which they were asked: who answers at the same moment as its hedge was not overtaken.
+            for task in [task for task in running if task.done()]:
                 one, reply = running.pop(task), task.result()
                 if reply.error is None:
                     self._took(part, one, began, running, hedge)

@@ -21,12 +21,15 @@ class Shard:
     def __init__(self, name: str, seconds: float = 0.0, error: Reply | None = None, lost: bool = False) -> None:
         self.name, self.seconds, self.error, self.lost = name, seconds, error, lost
         self.asked: list[tuple[Any, ...]] = []
+        self.meets: asyncio.Barrier | None = None  # answers when all others that wait there do
 
     async def ask(self, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
         self.asked.append((method, arguments, left_s))
         if self.lost:
             raise ReplicaLost("the process ended")
         await asyncio.sleep(self.seconds)
+        if self.meets is not None:
+            await self.meets.wait()
         return self.error or Reply(self.name)
 
     def control(self, method: str, arguments: tuple[Any, ...], within_s: float) -> Reply:
@@ -257,6 +260,19 @@ async def test_a_hedge_that_loses_strikes_nobody(watched: Watched) -> None:
     assert await ask(made) == "first"
     await made.close()
     assert watched.hedges == [False]
+    assert watched.struck == {}
+
+
+async def test_who_answers_at_the_same_moment_as_its_hedge_was_not_overtaken(watched: Watched) -> None:
+    for _ in range(16):
+        both = asyncio.Barrier(2)
+        shards = [Shard("first"), Shard("second")]
+        for each in shards:
+            each.meets = both
+        made = choice(watched, *shards, hedge_s=0.001)
+        assert await ask(made) == "first"
+        await made.close()
+    assert watched.hedges == [False] * 16
     assert watched.struck == {}
 
 
