@@ -35,7 +35,7 @@ class Architecture:
     # Reference to what trains the network, an Objective (polyrank.model.training.objective).
     objective: str | None = f"{_TRAINING}.vector_objective:VectorObjective"
     # Reference to what trains the network to tell classes of pairs, an Objective; None: it cannot.
-    classifier: str | None = f"{_TRAINING}.vector_objective:ApartObjective"
+    classifier: str | None = f"{_TRAINING}.vector_objective:VectorClassObjective"
     # Whether it reads texts as they are, and ranks by candidate attention between vectors alone: then it serves without
     # its network's class, which takes torch, where it was compiled before.
     by_vectors: bool = False
@@ -177,7 +177,7 @@ ARCHITECTURES = {
         retrieves=False,
         settings=f"{_SETTINGS}:PairTrainConfig",
         objective=f"{_TRAINING}.pair_objective:PairObjective",
-        classifier=f"{_TRAINING}.pair_objective:JointObjective",
+        classifier=f"{_TRAINING}.pair_objective:PairClassObjective",
         beyond_vectors="it reads context and candidate together, and makes no vectors",
     ),
     "uni": Architecture(

@@ -81,8 +81,8 @@ from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.durable import sync_directory
 from polyrank.model.errors import InvalidInput
 from polyrank.model.lexical.score import LexicalScore
+from polyrank.model.progress import stage
 from polyrank.model.registry import ARCHITECTURES
-from polyrank.model.telling import telling
 from polyrank.model.text.language import count_languages
 
 _BATCH_ROWS = 8192
@@ -168,7 +168,7 @@ def _stored(store: GenerationStore, model: Model, dtype: str) -> tuple[StoredTex
     if made_by != (model.fingerprint, model.backend, model.rounding, dtype):
         return None, None
     try:
-        with telling(f"checking the vectors of generation {active.id}"):
+        with stage(f"checking the vectors of generation {active.id}"):
             for part in range(len(active.parts)):
                 store.open(active.id, part).close()
             stored = store.stored_texts(active)

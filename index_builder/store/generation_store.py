@@ -68,7 +68,7 @@ from polyrank.index_builder.store.updates import MissedUpdates
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import InvalidInput
-from polyrank.model.telling import telling
+from polyrank.model.progress import stage
 
 _STRAYS_NAMED = 10
 
@@ -204,7 +204,7 @@ class GenerationStore:
     def open_parts(self, generation: str) -> list[Generation]:
         """Open all parts of a generation, and check every byte of it and of its update log."""
         manifest = self.manifest(generation)
-        with telling(f"opening generation {generation}"), ExitStack() as stack:
+        with stage(f"opening generation {generation}"), ExitStack() as stack:
             check_beside_parts(self.path(generation), manifest)
             opened = []
             for part in range(len(manifest.parts)):
@@ -217,7 +217,7 @@ class GenerationStore:
     def verify(self, generation: str) -> Manifest:
         """Check every byte of a generation, a part at a time, and of its update log; errors as `open_parts`."""
         manifest = self.manifest(generation)
-        with telling(f"checking generation {generation}"):
+        with stage(f"checking generation {generation}"):
             check_beside_parts(self.path(generation), manifest)
             for part in range(len(manifest.parts)):
                 self.open(generation, part).close()

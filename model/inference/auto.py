@@ -37,7 +37,7 @@ from polyrank.model.inference.runners import (
 )
 from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.inference.trials import sequences
-from polyrank.model.telling import telling
+from polyrank.model.progress import stage
 from polyrank.model.text.assembly import Assembler
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Chooser:
                 self._verdicts[name][runner] = str(error)
                 self._warn("back-end refused", runner, name)
         before = share_of_processors()
-        with telling(f"timing the encoder of {name} by {len(forwards)} back-ends, to choose one"):
+        with stage(f"timing the encoder of {name} by {len(forwards)} back-ends, to choose one"):
             seconds = measured(forwards, trials.usual(part, not is_cpu(self._device)))
         until, share = None, min(before, share_of_processors())
         if share < CALM:
@@ -229,7 +229,7 @@ class Chooser:
             return ""
         # Of int8 the checkpoint says how many rankings it changes, which a few sentences cannot.
         reference, proved = TorchBackend(self._device).compile(part), runner.precision == INT8
-        with telling(f"comparing what {' '.join(runner)} computes with {TORCH} {FLOAT32}"):
+        with stage(f"comparing what {' '.join(runner)} computes with {TORCH} {FLOAT32}"):
             return trials.why_refused(forward, reference, sequences(part, self._assembler), part, proved)
 
     def _warn(self, message: str, runner: Runner, part: str) -> None:
@@ -238,7 +238,7 @@ class Chooser:
 
 
 def _compiled(backend: Backend, part: "NetworkPart") -> Forward:
-    with telling(f"compiling the encoder of {part.reads} for {' '.join(backend.runner)}"):
+    with stage(f"compiling the encoder of {part.reads} for {' '.join(backend.runner)}"):
         return backend.compile(part)
 
 

@@ -24,8 +24,8 @@ from polyrank.model.inference.auto import DISTURBED_HOLDS_SECONDS, Chooser, Find
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.network import Backend, LazyPart, Ready, Sizes
 from polyrank.model.inference.runners import TORCH, Choice, Runner
+from polyrank.model.progress import stage
 from polyrank.model.registry import ARCHITECTURES
-from polyrank.model.telling import telling
 
 if TYPE_CHECKING:
     from polyrank.model.inference.parts import NetworkPart
@@ -151,7 +151,7 @@ class Compiler:
 
         Raises InvalidInput if the back-end cannot run it.
         """
-        with telling(f"making the encoder of {part.name} ready"):
+        with stage(f"making the encoder of {part.name} ready"):
             if self._disk is None or not part.identity:
                 return self._compile_anew(part)
             part_cache = PartCache(self._disk, part)
@@ -212,5 +212,5 @@ class Compiler:
 
 
 def _loaded(part: LazyPart) -> "NetworkPart":
-    with telling("loading torch and the weights"):
+    with stage("loading torch and the weights"):
         return part.module()

@@ -25,11 +25,11 @@ from polyrank.model.inference.runners import AUTO, FLOAT32, INT8, TORCH, Runner,
 from polyrank.model.inference.uni import UniForwards
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
+from polyrank.model.progress import stage
 from polyrank.model.rankers.lexical import LexicalRanker, TextRanker
 from polyrank.model.registry import ARCHITECTURES, in_words
 from polyrank.model.representations import Additions, ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of
-from polyrank.model.telling import telling
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation
 from polyrank.model.text.reading import Steps
 from polyrank.model.text.sequences import Pairs
@@ -204,7 +204,7 @@ def load_network(
 
     quantisation: for int8, instead of the checkpoint's.
     """
-    with telling(f"loading {called(name)}"):
+    with stage(f"loading {called(name)}"):
         stored = find_checkpoint(Path(name)) if is_checkpoint(name) else find_base(str(name))
         network = Network(stored.files.config, lambda: _moved(stored.read(), device), _identity(stored.files))
         runner, where = Runner(backend, precision), _valid_device(device)

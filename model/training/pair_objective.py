@@ -97,7 +97,7 @@ class PairObjective(Objective[PairEncoder, PairTrainConfig]):
         return ScoredBatch(loss(rows, gold, allowed), rows, gold, allowed)
 
 
-class JointObjective(Objective[PairEncoder, TrainConfig]):
+class PairClassObjective(Objective[PairEncoder, TrainConfig]):
     """Cross entropy of the class of each example's context and response."""
 
     def prepare(self, batch: Batch) -> Prepared:

@@ -141,7 +141,7 @@ class VectorObjective(Objective[VectorEncoder, VectorTrainConfig]):
         return ScoredBatch(loss, ranked, gold, allowed, contexts.first)
 
 
-class ApartObjective(VectorObjective):
+class VectorClassObjective(VectorObjective):
     """Cross entropy of the class of each example's context and response."""
 
     def prepare(self, batch: Batch) -> Prepared:

@@ -11,7 +11,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import RankingError
-from polyrank.model.telling import end_silence, tell_in_silence
+from polyrank.model.progress import end_silence, tell_in_silence
 from polyrank.service.observe.logs import harmless
 
 if TYPE_CHECKING:

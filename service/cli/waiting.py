@@ -5,7 +5,7 @@ import time
 from functools import partial
 from typing import Final
 
-from polyrank.model.telling import telling
+from polyrank.model.progress import stage
 from polyrank.service.cli.output import UsageError
 from polyrank.service.errors import ServiceUnreachable
 
@@ -33,7 +33,7 @@ def loading(arguments: argparse.Namespace, generation: str) -> str:
     if arguments.wait is None:
         return "; running servers load it now"
     began, current = time.monotonic(), None
-    with telling(f"loading: {arguments.wait} does not answer by {generation} yet"):
+    with stage(f"loading: {arguments.wait} does not answer by {generation} yet"):
         while (current := _served_generation(arguments.wait)) != generation:
             if time.monotonic() - began > MOST_SECONDS:
                 by = f"by {current}" if current else "by none"

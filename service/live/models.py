@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from polyrank.model.config import CalibrationConfig
 from polyrank.model.inference.runners import Choice
 from polyrank.model.lexical.score import LexicalScore
+from polyrank.model.progress import stage
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
-from polyrank.model.telling import telling
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import Steps, finish
 from polyrank.model.text.sequences import Pairs
@@ -118,7 +118,7 @@ _TEXTS = ((1, 1), (12, 1), (12, 8), (40, 8), (400, 1))
 _PAIRS = ((1, 1), (30, 20), (300, 2))
 
 
-@telling("warming up the model")
+@stage("warming up the model")
 def warm_up_ranker(ranker: VectorScorer) -> None:
     """Encode contexts and candidates of usual lengths."""
     for words, count in _TEXTS:
@@ -130,7 +130,7 @@ def warm_up_ranker(ranker: VectorScorer) -> None:
             ranker.late_scores(contexts[0], candidates)
 
 
-@telling("warming up the reranker")
+@stage("warming up the reranker")
 def warm_up_scorer(scorer: PairScorer) -> None:
     """Score pairs of usual lengths."""
     for words, count in _PAIRS:
@@ -138,7 +138,7 @@ def warm_up_scorer(scorer: PairScorer) -> None:
         scorer.score_pair_batch(pairs)
 
 
-@telling("warming up the classifier")
+@stage("warming up the classifier")
 def warm_up_classifier(classifier: Classifier) -> None:
     """Tell classes of pairs of usual lengths."""
     for words, count in _PAIRS:

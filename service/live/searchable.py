@@ -19,10 +19,10 @@ from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.vectors.encoder import DTYPES, encode_texts
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError, shortage_in
+from polyrank.model.progress import stage
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import Representations
 from polyrank.model.search.scan import Scan, prepare
-from polyrank.model.telling import telling
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import CountCache, TextCache
 from polyrank.service.caching.vectors import Caches, CandidateVectors, Gathered, Largest, MatrixVectors, largest_of
@@ -147,7 +147,7 @@ class Opener:
     @staticmethod
     def searchable(part: Generation, vectors: CandidateVectors, device: str = "cpu") -> Searchable:
         """Prepare a scan of a part as it was built; raises ModelError or Shortage as `runs_here`."""
-        with runs_here(part.manifest), telling("preparing the search"):
+        with runs_here(part.manifest), stage("preparing the search"):
             scan = prepare(vectors.matrix(), device, with_bytes=part.index is None)
         return Searchable(Snapshot.of(part), vectors, scan)
 

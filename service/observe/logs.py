@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from threading import Condition, Thread
 from typing import Any, Final, Literal
 
-from polyrank.model import telling
+from polyrank.model import progress
 
 # The name of the pool that a thread or a task works for: each of its lines tells it.
 POOL: Final[ContextVar[str]] = ContextVar("pool", default="")
@@ -116,7 +116,7 @@ class LineWriter(logging.Handler):
             fields = {"where": f"{record.module}:{record.lineno}", "why": type(error).__name__}
             attributes = {"levelno": logging.ERROR, "levelname": "ERROR", "fields": fields, "name": record.name}
             line = self._encoded(logging.makeLogRecord({"msg": "a log line could not be formatted", **attributes}))
-        telling.end_silence()
+        progress.end_silence()
         with self._changed:
             if self._closed or self._bytes + len(line) > self._most:
                 self._dropped(1)
@@ -194,7 +194,7 @@ def configure(level: str, fmt: Literal["text", "json"], tells: bool = True) -> N
     handler = logging.NullHandler() if sys.stderr is None else LineWriter(sys.stderr.fileno(), WAITING_BYTES)
     handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    telling.log.setLevel(logging.NOTSET if tells else logging.WARNING)
+    progress.log.setLevel(logging.NOTSET if tells else logging.WARNING)
     _quiet_libraries()
 
 
@@ -203,9 +203,9 @@ class _Waits(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         seconds, message = _fields(record)["seconds"], record.getMessage()
-        if seconds < telling.SILENT_SECONDS and not message.startswith(telling.STILL):
+        if seconds < progress.SILENT_SECONDS and not message.startswith(progress.STILL):
             return
-        telling.end_silence()
+        progress.end_silence()
         line = f"{message}: {seconds:.0f} s"
         bar = getattr(sys.modules.get("tqdm"), "tqdm", None)  # another thread may be importing the module
         if bar is None:
@@ -223,9 +223,9 @@ def show_warnings() -> None:
     warnings, waits = logging.StreamHandler(), _Waits()
     warnings.setFormatter(TextFormat())
     warnings.setLevel(logging.WARNING)
-    waits.addFilter(logging.Filter(telling.log.name))
+    waits.addFilter(logging.Filter(progress.log.name))
     logging.basicConfig(level=logging.WARNING, handlers=[warnings, waits])
-    telling.log.setLevel(logging.INFO)
+    progress.log.setLevel(logging.INFO)
     _quiet_libraries()
 
 

@@ -18,7 +18,7 @@ from typing import TextIO
 import uvicorn
 
 from polyrank.model.errors import RankingError
-from polyrank.model.telling import telling
+from polyrank.model.progress import stage
 from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.observe import logs
 from polyrank.service.process import supervisor
@@ -120,15 +120,15 @@ def serve(
             server, loop = DrainingServer(app, ready, on_beat), asyncio.get_running_loop()
 
             def drain() -> None:
-                stopping.enter_context(telling("stopping"))
+                stopping.enter_context(stage("stopping"))
                 server.drain()
 
             signals.stops(partial(loop.call_soon_threadsafe, drain))
             await server.serve([listener])
 
     with ExitStack() as starting, ExitStack() as stopping:
-        starting.enter_context(telling("starting"))
-        with telling("loading the server's code"):  # it takes its time to import; by now a signal ends the process
+        starting.enter_context(stage("starting"))
+        with stage("loading the server's code"):  # it takes its time to import; by now a signal ends the process
             from polyrank.service.app import create_app
             from polyrank.service.process.draining import DrainingServer
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, get_args
 
-from polyrank.model.telling import telling
+from polyrank.model.progress import stage
 from polyrank.service import machine
 from polyrank.service.auth.buckets import shared_memory
 from polyrank.service.errors import WorkerFailed
@@ -275,7 +275,7 @@ class _Supervisor:
             self._starting.close()
             self._on_ready()
         elif ready == 1:  # until now the first worker may have told how far it is
-            self._starting.enter_context(telling("waiting for the other workers"))
+            self._starting.enter_context(stage("waiting for the other workers"))
 
 
 def _ended(pid: int, status: int) -> str:

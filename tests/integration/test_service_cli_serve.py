@@ -91,7 +91,7 @@ def test_a_first_start_says_what_it_does(served: Serve, store: Path, tmp_path: P
     process.send_signal(signal.SIGTERM)
     outcome = ended(process)
     lines = [json.loads(line) for line in outcome.err.splitlines()]
-    told = [line for line in lines if line["logger"] == "polyrank.model.telling"]
+    told = [line for line in lines if line["logger"] == "polyrank.model.progress"]
     assert all(type(line["seconds"]) is float for line in told)
     done = Counter(line["message"] for line in told if not line["message"].startswith("still "))
     stages = ["loading the server's code", "loading model", "warming up the model", "preparing the search", "starting"]

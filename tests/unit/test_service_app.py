@@ -8,7 +8,7 @@ import pytest
 from in_process import TestClient
 from service_fakes import build_store, load
 
-from polyrank.model import telling
+from polyrank.model import progress
 from polyrank.model.inference import openvino_backend
 from polyrank.service import app
 from polyrank.service.app import create_app
@@ -25,10 +25,10 @@ def test_a_back_end_that_cannot_run_here_is_refused_before_anything_is_loaded(mo
 
 
 def test_the_stages_of_a_start_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger=telling.log.name)
+    caplog.set_level(logging.INFO, logger=progress.log.name)
     generation = build_store(tmp_path)
     with TestClient(create_app(Settings(store=tmp_path), load)):
-        said = [record.getMessage() for record in caplog.records if record.name == telling.log.name]
+        said = [record.getMessage() for record in caplog.records if record.name == progress.log.name]
     assert said == [f"opening generation {generation}", "warming up the model", "preparing the search"]
 
 

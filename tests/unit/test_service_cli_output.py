@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from command_line import Terminal
 
-from polyrank.model import telling
+from polyrank.model import progress as silence
 from polyrank.service.cli.output import Progress, no_interrupt_lost, print_json
 
 CHUNK = 8192
@@ -83,7 +83,7 @@ def test_what_is_shown_after_seconds(clock: list[float], told: list[Any], line: 
 
 
 def test_who_waits_elsewhere_than_at_a_terminal_sees_lines(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(telling, "SILENT_SECONDS", 0.001)
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.001)
     err = ""
     with Progress("rows") as progress:
         progress("index", 0, 1)

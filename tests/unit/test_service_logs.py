@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from polyrank.model.telling import STILL
+from polyrank.model.progress import STILL
 from polyrank.service.observe import logs
 from polyrank.service.observe.logs import JsonFormat, LineWriter, TextFormat
 
@@ -184,7 +184,7 @@ def test_warnings_of_libraries_keep_to_the_level(level: str, printed: list[str])
 
 def test_long_work_is_told_while_another_thread_imports_the_bars(monkeypatch, capsys) -> None:
     waits = logs._Waits()
-    record = logging.LogRecord("telling", logging.INFO, "", 0, f"{STILL}loading", (), None)
+    record = logging.LogRecord("progress", logging.INFO, "", 0, f"{STILL}loading", (), None)
     record.fields = {"seconds": 9.0}
     for half_imported in (None, ModuleType("tqdm")):
         monkeypatch.setitem(sys.modules, "tqdm", half_imported)

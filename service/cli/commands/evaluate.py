@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.runners import Runner
 from polyrank.model.options import Bounds
-from polyrank.model.telling import telling
+from polyrank.model.progress import stage
 from polyrank.service.cli.arguments import (
     RERANKER_HINT,
     add_encoding_option,
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     runner = reference_runner(arguments.backend, arguments.precision)
     names = [arguments.model] + ([arguments.against] if arguments.against else [])
     _check_inputs(arguments, names)
-    with telling("reading the examples"):
+    with stage("reading the examples"):
         task = _task(arguments, runner)
     report, outcomes = _evaluated(task, names)
     if arguments.output:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.model.telling import telling
+from polyrank.model.progress import stage
 from polyrank.service.cli.arguments import require_store, require_unused, require_writable
 from polyrank.service.cli.output import add_json_option, print_result
 
@@ -161,7 +161,7 @@ def _export(arguments: argparse.Namespace) -> int:
     from polyrank.service.feedback.export import export
 
     require_unused("--output", arguments.output)
-    with telling("reading the log"):
+    with stage("reading the log"):
         tally = export(arguments.store, arguments.output, golden=arguments.golden)
     for reason, count in tally.left_out.most_common():
         print(f"left out {count}: {reason}", file=sys.stderr)
@@ -185,7 +185,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from polyrank.service.feedback.report import figures
 
     require_writable("--output", arguments.output, ())
-    with telling("reading the log"):
+    with stage("reading the log"):
         report = figures(arguments.store)
     write_feedback(arguments.output, arguments.store, report)
     low, high = report.first.interval()

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from polyrank.model import telling as module
-from polyrank.model.telling import STILL, end_silence, tell_in_silence, telling
+from polyrank.model import progress as module
+from polyrank.model.progress import STILL, end_silence, stage, tell_in_silence
 
 WITHIN_SECONDS = 30.0
 
@@ -44,8 +44,8 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, float]]:
 
 def test_a_stage_says_what_it_did_and_how_long_it_took(caplog: pytest.LogCaptureFixture, clock: Clock) -> None:
     caplog.set_level(logging.INFO)
-    with telling("loading"):
-        with telling("compiling"), tell_in_silence(clock.tell):
+    with stage("loading"):
+        with stage("compiling"), tell_in_silence(clock.tell):
             assert clock.was_told_after(2.0)
         assert caplog.messages == ["compiling"]
         clock.now += 1.5
@@ -57,7 +57,7 @@ def test_a_stage_that_lasts_says_so(caplog: pytest.LogCaptureFixture, clock: Clo
     said, pool = threading.Event(), ContextVar("pool", default="")
     caplog.handler.addFilter(lambda record: setattr(record, "pool", pool.get()) or said.set() or True)
     pool.set("shop")
-    with telling("compiling"):
+    with stage("compiling"):
         clock.now = 7.0
         assert said.wait(WITHIN_SECONDS)
     assert told(caplog) == [("still compiling", 7.0), ("compiling", 7.0)]
@@ -74,14 +74,14 @@ def test_nobody_is_asked_while_something_is_shown_in_time(clock: Clock) -> None:
 
 def test_a_stage_that_fails_has_not_been_done(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with pytest.raises(ValueError, match="no"), telling("loading"):
+    with pytest.raises(ValueError, match="no"), stage("loading"):
         raise ValueError("no")
     assert not caplog.records
 
 
 def test_the_watch_ends_with_the_last_stage() -> None:
     with tell_in_silence(lambda: None):
-        [watch] = [thread for thread in threading.enumerate() if thread.name == "telling"]
+        [watch] = [thread for thread in threading.enumerate() if thread.name == "progress"]
         assert watch.daemon
     watch.join(WITHIN_SECONDS)
     assert not watch.is_alive()

@@ -33,7 +33,7 @@ class _Watch:
             if not self._tellers:
                 self.silent_since = time.monotonic()
             if not self._runs:
-                threading.Thread(target=self._run, name="telling", daemon=True).start()  # it may lack the memory
+                threading.Thread(target=self._run, name="progress", daemon=True).start()  # it may lack the memory
                 self._runs = True
             self._tellers.append(tell)
 
@@ -73,7 +73,7 @@ def tell_in_silence(tell: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def telling(doing: str) -> Iterator[None]:
+def stage(doing: str) -> Iterator[None]:
     """Tell what the block does while it lasts, and how many seconds it took at its end, unless it fails."""
     began = time.monotonic()
 
