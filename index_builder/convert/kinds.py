@@ -11,16 +11,16 @@ from typing import Any
 import orjson
 
 from polyrank.index_builder.convert.draft import Tree, draft
-from polyrank.index_builder.convert.maps import OF_RECORD, PATHS, Map, found, map_of, shipped, shipped_text
+from polyrank.index_builder.convert.maps import OF_RECORD, PATHS, Map, map_of, shipped, shipped_text, value_at
 from polyrank.index_builder.convert.rows import Object, beginning, is_text, records
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import RowError
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 
-_LOOKED = 20  # records that are looked at
-_MOST_LOOKED = 1 << 17  # bad ones included: of an open quote, each of 131,072 characters may be the line of one
-_LOOKED_CHARACTERS = 4 << 20
+_SAMPLE_RECORDS = 20  # records that are looked at
+_MOST_SAMPLED = 1 << 17  # bad ones included: of an open quote, each of 131,072 characters may be the line of one
+_SAMPLE_CHARACTERS = 4 << 20
 _SPLIT = re.compile(r"(train|validation|valid|dev|test)(?![a-z])", re.IGNORECASE)
 _NAME = re.compile(r"\w[\w.-]*")
 _FLAGS = {"head", "begins", "ends", "answers", "only", "learn"}  # what is false need not be there
@@ -47,20 +47,20 @@ class Recognised:
 
 
 def kinds_of(
-    paths: Sequence[Path], named: Map | None, columns: Mapping[str, str], encoding: str | None = None
+    paths: Sequence[Path], form: Map | None, columns: Mapping[str, str], encoding: str | None = None
 ) -> list[Recognised]:
     """Return the kinds of files: by a map, by columns, or as they are told. Raises as `kind_of`.
 
     Raises InvalidInput, too, where files are of several kinds.
     """
-    if columns and named is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
+    if columns and form is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
         each = columns.get("each", "")
         rows, wrong = _sampled((_files(paths[0]) or [(paths[0], "")])[0][0], each, encoding=encoding)
         if not rows and wrong:
             raise wrong if isinstance(wrong, PoolInvalid) else PoolInvalid(paths[0], str(wrong))
         own = _columns_map(columns, rows, None)
         return [Recognised(own, _files(path), each) for path in paths]
-    every = [kind_of(path, None, encoding) if named is None else _kind_by(named, path, encoding) for path in paths]
+    every = [kind_of(path, None, encoding) if form is None else _kind_by(form, path, encoding) for path in paths]
     first, *others = {kind.map.called for kind in every}
     if others:
         raise InvalidInput(f"the files are {' and '.join(sorted([first, *others]))}; convert them one after the other")
@@ -142,26 +142,26 @@ def _sampled(
     path: Path, each: str = "", lines: str = "", encoding: str | None = None
 ) -> tuple[list[Object], RowError | PoolInvalid | None]:
     """Return the first records of a file, and the first thing that is wrong with it."""
-    known: list[Object] = []
+    rows: list[Object] = []
     wrong: RowError | PoolInvalid | None = None
     try:
-        for _, row in islice(records(path, encoding, each, lines or None, _LOOKED_CHARACTERS), _MOST_LOOKED):
+        for _, row in islice(records(path, encoding, each, lines or None, _SAMPLE_CHARACTERS), _MOST_SAMPLED):
             if isinstance(row, RowError):
                 wrong = wrong or row
             else:
-                known.append(row)
-            if len(known) == _LOOKED:
+                rows.append(row)
+            if len(rows) == _SAMPLE_RECORDS:
                 break
     except PoolInvalid as error:
         wrong = wrong or error
-    return known, wrong
+    return rows, wrong
 
 
-def _kind_by(named: Map, path: Path, encoding: str | None) -> Recognised:
+def _kind_by(form: Map, path: Path, encoding: str | None) -> Recognised:
     """Say how a map reads a file or folder, though it may not seem to be of that kind."""
     files = _files(path)
-    fitting, _ = _fitting(path, files, [named], encoding)
-    return fitting[0] if fitting else Recognised(named, files, named.each[0])
+    fitting, _ = _fitting(path, files, [form], encoding)
+    return fitting[0] if fitting else Recognised(form, files, form.each[0])
 
 
 def _fitting(
@@ -181,7 +181,7 @@ def _fitting(
             continue
         each, missing = _best(used, own[0][0], encoding, samples)
         # That a path is not there says little.
-        there = [told for told in used.told_by if told not in missing and "null" not in told and told[:1] != "!"]
+        there = [clue for clue in used.told_by if clue not in missing and "null" not in clue and clue[:1] != "!"]
         if not missing:
             fitting.append(Recognised(used, own, each))
         elif there:
@@ -196,17 +196,17 @@ def _best(
     best = used.each[0], list(used.told_by)
     for each in used.each:
         if (key := (file, each, used.lines)) not in samples:
-            known, wrong = _sampled(*key, encoding)
-            samples[key] = [] if used.lines and wrong else [placed(row, file) for row in known]
+            rows, wrong = _sampled(*key, encoding)
+            samples[key] = [] if used.lines and wrong else [placed(row, file) for row in rows]
         for row in samples[key]:
-            missing = [told for told in used.told_by if not _is_there(told, row)]
-            best = min(best, (each, missing), key=lambda found: len(found[1]))
+            missing = [clue for clue in used.told_by if not _is_there(clue, row)]
+            best = min(best, (each, missing), key=lambda pair: len(pair[1]))
     return best
 
 
 def _is_there(path: str, row: Object) -> bool:
     try:
-        return found(path, row, "told_by") not in (None, False, "", [], {})
+        return value_at(path, row, "told_by") not in (None, False, "", [], {})
     except RowError:
         return False
 

@@ -12,7 +12,7 @@ Place = tuple[str, ...]
 _ALL = "\0"  # stands in a tree where everything below is read
 _ADDED = ("_file", "_folder", "_key", "_head", "_record")
 _SAME = ("slice", "index", "current", "identity")
-_TOLD = ("literal", "multi_select_dict", "comparator", "not_expression", "function_expression")
+_COMPUTED = ("literal", "multi_select_dict", "comparator", "not_expression", "function_expression")
 _UNION = ("or_expression", "multi_select_list", "and_expression")
 _PASSED_ON: dict[str, Place] = dict.fromkeys(("rows", "reverse", "sort_by", "max_by", "not_null"), ())
 _PASSED_ON["values"] = ("*",)
@@ -63,7 +63,7 @@ class Reads:
             return outer if node["value"] == "_record" else [(*place, node["value"]) for place in places]
         if kind in _SAME:
             return places
-        if kind in _TOLD or kind == "key_val_pair" or kind in _UNION:
+        if kind in _COMPUTED or kind == "key_val_pair" or kind in _UNION:
             inside = [self._visit(part, places, outer) for part in parts if part["type"] != "expref"]
             for part in parts:
                 if part["type"] == "expref":  # of each of what stands before it
@@ -71,8 +71,8 @@ class Reads:
             every = [place for each in inside for place in each]
             if kind == "function_expression" and node["value"] in _PASSED_ON:
                 return [(*place, *_PASSED_ON[node["value"]]) for place in every]
-            self._mark(every if kind in _TOLD else inside[0] if kind == "and_expression" else [])
-            return [] if kind in _TOLD else every
+            self._mark(every if kind in _COMPUTED else inside[0] if kind == "and_expression" else [])
+            return [] if kind in _COMPUTED else every
         return self._along(kind, parts, places, outer)
 
     def _along(self, kind: str, parts: list[Any], places: list[Place], outer: list[Place]) -> list[Place]:

@@ -25,7 +25,7 @@ _FALSE = frozenset(false for _, false in _SAID) | {"0", "0.0", "f", "n"}
 _BOTH = frozenset(map(frozenset, _SAID))
 LONGEST_ANSWER = 12  # letters of a word for true or false
 
-LOOKED_BYTES = 4 << 20  # the beginning of a file, which tells its encoding
+SAMPLE_BYTES = 4 << 20  # the beginning of a file, which tells its encoding
 _GUESSED_BYTES = 1 << 16
 _PAGES = {1250: ("cs", "hr", "hu", "pl", "ro", "sk", "sl"), 1254: ("tr",), 1257: ("et", "lt", "lv"), 1258: ("vi",)}
 _FEWEST_GUESSED, _FEWEST_SHARED = 12, 40  # bytes beside ASCII, and of it; less tells nothing

@@ -33,7 +33,7 @@ from polyrank.index_builder.pool.documents import (
     require_columns,
     shown_names,
 )
-from polyrank.index_builder.pool.letters import LONGEST_ANSWER, LOOKED_BYTES, are_true_and_false, guessed, is_false
+from polyrank.index_builder.pool.letters import LONGEST_ANSWER, SAMPLE_BYTES, are_true_and_false, guessed, is_false
 from polyrank.model.inputs import BlankLines, Compression, open_unfolded
 
 # A longer line is refused, so that it does not fill the memory: 20,000 characters, escaped twice over, are 240 kB.
@@ -340,7 +340,7 @@ def checked_header(
 
 def _hint(path: Path) -> str:
     with opened(path) as stream:
-        start = stream.read(LOOKED_BYTES)
+        start = stream.read(SAMPLE_BYTES)
     seems = None if marked_encoding(start) else guessed(start)
     return f"name another encoding, such as {seems or 'windows-1252'}, with --encoding"
 

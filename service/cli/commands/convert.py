@@ -12,7 +12,7 @@ from polyrank.service.cli.parsing import ANY_COUNT, Within
 from polyrank.service.observe.logs import harmless
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.convert.conversion import Converted
+    from polyrank.index_builder.convert.conversion import Conversion
     from polyrank.index_builder.convert.maps import Map
 
 _SHOWN = 10
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Convert, and say what was written, what was left out and what was not read."""
     from polyrank.index_builder.convert.conversion import convert
     from polyrank.index_builder.convert.kinds import UnknownKind, kinds_of
-    from polyrank.index_builder.convert.talks import Asked
+    from polyrank.index_builder.convert.talks import ConvertOptions
 
     for file in arguments.files:
         if not file.exists():
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         from polyrank.service.feedback.redaction import redacted
 
         redact = redacted
-    asked = Asked(
+    asked = ConvertOptions(
         answering=tuple(arguments.answering),
         first_asks=arguments.first_asks,
         order=arguments.order,
@@ -96,10 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
         "examples": done.examples.total(),
         "files": dict(done.examples),
         "candidates": done.candidates,
-        "answering": dict(done.said.ours),
-        "others": dict(done.said.others),
-        "repeated": done.said.repeated,
-        "changed": dict(done.said.changed),
+        "answering": dict(done.messages.ours),
+        "others": dict(done.messages.others),
+        "repeated": done.messages.repeated,
+        "changed": dict(done.messages.changed),
         "guessed_encodings": done.guessed,
         "left_out": [
             {"reason": reason, "count": count, "first": done.first.get(reason)}
@@ -138,8 +138,8 @@ def _draft(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(done: "Converted") -> list[str]:
-    said = done.said
+def _lines(done: "Conversion") -> list[str]:
+    said = done.messages
     lines = [f"read as {done.map.called}: {done.map.about}"]
     first_of = {name: file for file, name in reversed(done.guessed.items())}  # of each encoding
     lines += [f"{file} is not in UTF-8: read as {name}; or name it by --encoding" for name, file in first_of.items()]
