@@ -103,7 +103,7 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     except _Cancelled:
         final = reporter.record.finish(CANCELLED)
     except RankingError as error:
-        final = reporter.record.finish(FAILED, error=_told(error, reporter.record.request))
+        final = reporter.record.finish(FAILED, error=_message(error, reporter.record.request))
     except Exception as error:
         failed = reporter.record.finish(FAILED, error=f"{type(error).__name__}: {error}")
         with suppress(StoreBusy):  # the error says more
@@ -118,7 +118,7 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     return 0 if final.state == SUCCEEDED else 1
 
 
-def _told(error: RankingError, request: JobRequest) -> str:
+def _message(error: RankingError, request: JobRequest) -> str:
     """Return what went wrong, with the name of the model that was asked for in place of where it lies."""
     from polyrank.model.checkpoint.lookup import called  # takes a while to import
 

@@ -209,7 +209,7 @@ class _Plan:
         for positions in (self.earlier, self.known.positions, self.taken.positions):
             places[positions] = start + np.arange(len(positions))
             start += len(positions)
-        parts = (new, earlier, self.known.made, self.taken.made)
+        parts = (new, earlier, self.known.representations, self.taken.representations)
         return Representations.join([part for part in parts if len(part.first)]).take(places)
 
 

@@ -214,8 +214,8 @@ def _parts(value: object) -> list[PartEntry]:
 
 
 def _recall(value: object) -> dict[str, Any]:
-    found = exactly(dict, value, "recall")
-    if set(found) != set(_RECALL):
+    recall = exactly(dict, value, "recall")
+    if set(recall) != set(_RECALL):
         raise ValueError(f"recall must be {', '.join(_RECALL)}")
-    untimed = dict.fromkeys(_TIMES, NoneType) if found["count"] == 0 else {}
-    return {name: exactly(kind, found[name], name) for name, kind in {**_RECALL, **untimed}.items()}
+    untimed = dict.fromkeys(_TIMES, NoneType) if recall["count"] == 0 else {}
+    return {name: exactly(kind, recall[name], name) for name, kind in {**_RECALL, **untimed}.items()}

@@ -61,8 +61,8 @@ def evidence_of(model: Path) -> LexicalScore | None:
     config = read_object(path) if path.is_file() else {}
     if config.get("evidence") is None:
         return None
-    found = ModelConfig.from_json(config)
-    return None if found.evidence is None else LexicalScore(found.evidence, found.has_network)
+    model_config = ModelConfig.from_json(config)
+    return None if model_config.evidence is None else LexicalScore(model_config.evidence, model_config.has_network)
 
 
 def open_words(directory: Path, evidence: LexicalScore, count: int) -> Words:

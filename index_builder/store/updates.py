@@ -245,6 +245,6 @@ def _tied(updates: Sequence[Update], find: FindTexts, first: dict[str, Represent
     for update in updates:
         texts = [candidate.text for candidate in update.upserts]
         known = find(texts)
-        of_text = {texts[at]: known.made.take([n]) for n, at in enumerate(known.positions.tolist())}
+        of_text = {texts[at]: known.representations.take([n]) for n, at in enumerate(known.positions.tolist())}
         made = [of_text.get(text) or seen.setdefault(text, update.vectors.take([at])) for at, text in enumerate(texts)]
         yield replace(update, vectors=Representations.join(made)) if made else update

@@ -37,15 +37,15 @@ def each_of(rows: NDArray[Any], counts: NDArray[np.int64]) -> list[NDArray[Any]]
     return np.split(rows, np.cumsum(counts)[:-1]) if len(counts) else []
 
 
-def fits(made: Representations, late: LateRows | None) -> bool:
+def fits(representations: Representations, late: LateRows | None) -> bool:
     """Whether candidates have the rows that their model says it makes."""
-    if made.late is None or made.counts is None or late is None:
-        return made.late is None and late is None
+    if representations.late is None or representations.counts is None or late is None:
+        return representations.late is None and late is None
     return (
-        made.counts.shape == (len(made.first),)
-        and bool((made.counts >= 0).all())
-        and made.late.shape == (made.counts.sum(), late.dim)
-        and (late.count is None or bool((made.counts == late.count).all()))
+        representations.counts.shape == (len(representations.first),)
+        and bool((representations.counts >= 0).all())
+        and representations.late.shape == (representations.counts.sum(), late.dim)
+        and (late.count is None or bool((representations.counts == late.count).all()))
     )
 
 

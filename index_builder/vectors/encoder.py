@@ -81,7 +81,7 @@ def rounded(vectors: NDArray[Any], dtype: str) -> NDArray[Any]:
     return stored
 
 
-def rounded_all(made: Representations, dtype: str) -> Representations:
+def rounded_all(representations: Representations, dtype: str) -> Representations:
     """Round everything of candidates; errors as `rounded`."""
-    late = None if made.late is None else rounded(made.late, dtype)
-    return Representations(rounded(made.first, dtype), late, made.counts)
+    late = None if representations.late is None else rounded(representations.late, dtype)
+    return Representations(rounded(representations.first, dtype), late, representations.counts)

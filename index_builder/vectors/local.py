@@ -43,9 +43,9 @@ class EmbeddingsWriter:
         self._blocks = [BlockWriter(path, rows, dtype) for path, rows in _blocks(directory / MATRIX_FILE, dim, late)]
         self._hashes = TemporaryFile(dir=directory)  # noqa: SIM115  # has no name; closed with the blocks
 
-    def put_many(self, ids: Sequence[str], made: Representations) -> None:
+    def put_many(self, ids: Sequence[str], representations: Representations) -> None:
         """Append what was made of candidates, rounded to the dtype."""
-        for block, (rows, counts) in zip(self._blocks, made.blocks(), strict=True):
+        for block, (rows, counts) in zip(self._blocks, representations.blocks(), strict=True):
             block.put_many(rows, counts)
         self._hashes.write(np.fromiter(map(hash_id, ids), np.uint64, len(ids)).data)
 
@@ -76,8 +76,8 @@ def written(
     directory: Path, rows: NDArray[np.int64], count: int, dim: int, dtype: str, late: LateRows | None
 ) -> Representations:
     """Return what a writer has put on the disk for rows (N,), at least one, of the `count` that are there so far."""
-    found = [RowBlock(path, of, dtype, count) for path, of in _blocks(directory / MATRIX_FILE, dim, late)]
-    return Representations.of_blocks([block.gather(rows) for block in found])
+    blocks = [RowBlock(path, of, dtype, count) for path, of in _blocks(directory / MATRIX_FILE, dim, late)]
+    return Representations.of_blocks([block.gather(rows) for block in blocks])
 
 
 class LeftBlocks:
@@ -91,9 +91,9 @@ class LeftBlocks:
 
     def read(self, candidates: int) -> Representations | None:
         """What was made of the next candidates; None where the files do not hold it."""
-        found = [block.read(candidates) for block in self._blocks]
-        blocks = [each for each in found if each is not None]
-        return Representations.of_blocks(blocks) if len(blocks) == len(found) else None
+        parts = [block.read(candidates) for block in self._blocks]
+        blocks = [each for each in parts if each is not None]
+        return Representations.of_blocks(blocks) if len(blocks) == len(parts) else None
 
 
 class LocalEmbeddings:
@@ -198,9 +198,9 @@ class IdIndex:
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Look up the rows of ids, (N,), the first ones of equal texts; -1 for an id that is not there."""
-        wanted = np.fromiter((hash_id(candidate_id) for candidate_id in ids), np.uint64, len(ids))
-        places = np.minimum(np.searchsorted(self._hashes, wanted), len(self) - 1)
-        return np.where(self._hashes[places] == wanted, self._rows[places], np.int64(-1))
+        hashes = np.fromiter((hash_id(candidate_id) for candidate_id in ids), np.uint64, len(ids))
+        places = np.minimum(np.searchsorted(self._hashes, hashes), len(self) - 1)
+        return np.where(self._hashes[places] == hashes, self._rows[places], np.int64(-1))
 
 
 def _distribute(hashes: NDArray[np.uint64], table: NDArray[np.uint64]) -> list[int]:

@@ -47,7 +47,7 @@ class TextVectors:
             asked = np.flatnonzero(~self.known)
             if (stored := part.texts_here([texts[at] for at in asked.tolist()])) is None:
                 break
-            self._enter(asked[stored.positions], stored.made)
+            self._enter(asked[stored.positions], stored.representations)
         self._read(budget)
         first: dict[str, int] = {}
         self._like: dict[int, list[int]] = {}  # all positions of a new text, by the first
