@@ -11,7 +11,7 @@ from typing import Any
 from zipfile import ZipFile
 
 from polyrank.index_builder.errors import PoolInvalid
-from polyrank.index_builder.pool.documents import KNOWN, Fields, RowError
+from polyrank.index_builder.pool.documents import OWN_FIELDS, Fields, RowError
 from polyrank.index_builder.pool.text import checked_header
 from polyrank.model.inputs import BlankLines, open_input
 
@@ -83,7 +83,7 @@ def _row(header: Sequence[str], values: Sequence[object]) -> dict[str, object] |
         if isinstance(value, RowError):
             return RowError(f"{name[:80]!r} {value}")
         if value is not None:
-            row[name] = _text(value) if name in KNOWN else value
+            row[name] = _text(value) if name in OWN_FIELDS else value
     return row
 
 
@@ -92,18 +92,18 @@ def _value(cell: Any) -> object:
     from openpyxl.utils.escape import unescape
 
     match cell.value:
-        case str() as said if cell.data_type == "e":
-            return RowError(f"holds the error {said}")
-        case str() as said:
-            return unescape(said) if said and not said.isspace() else None
-        case datetime() as said if "h" not in cell.number_format.lower():
-            return said.date().isoformat()
-        case date() | time() as said:
-            return said.isoformat()
-        case timedelta() as said:
-            return str(said)
-        case said:
-            return said
+        case str() as content if cell.data_type == "e":
+            return RowError(f"holds the error {content}")
+        case str() as content:
+            return unescape(content) if content and not content.isspace() else None
+        case datetime() as content if "h" not in cell.number_format.lower():
+            return content.date().isoformat()
+        case date() | time() as content:
+            return content.isoformat()
+        case timedelta() as content:
+            return str(content)
+        case content:
+            return content
 
 
 def _text(value: object) -> str:

@@ -36,9 +36,9 @@ def instant(text: str) -> Instant | None:
     >>> instant("1970-01-01T01:00:00.5+01:00"), instant("1970-01-02").begin, instant("1.2.1970")
     (Instant(begin=500000, end=500001), 86400000000, None)
     """
-    if not 10 <= len(text) <= _LONGEST or text[4] != "-" or (found := _ISO.fullmatch(text)) is None:
+    if not 10 <= len(text) <= _LONGEST or text[4] != "-" or (match := _ISO.fullmatch(text)) is None:
         return None
-    day, clock, zone = found.groups()
+    day, clock, zone = match.groups()
     try:
         time = datetime.fromisoformat(day + (clock or "") + ("+00" if zone in _UTC else zone or ""))
     except ValueError:
@@ -53,9 +53,9 @@ def bound(text: str, now: datetime) -> str:
 
     Units are s, m, h, d and w. Raises ValueError where that is no year of four digits.
     """
-    if (found := _NOW.fullmatch(text)) is None:
+    if (match := _NOW.fullmatch(text)) is None:
         return text
-    sign, number, unit = found.groups()
+    sign, number, unit = match.groups()
     away = timedelta(seconds=int(number) * _UNITS[unit]) if number else timedelta()
     try:
         return (now - away if sign == "-" else now + away).astimezone(UTC).isoformat()

@@ -20,9 +20,9 @@ da ne, da nu, ano ne, áno nie, kyllä ei, igen nem, evet hayır, ναι οχι,
 是 否, 예 아니오, 예 아니요
 """  # noqa: RUF001  # letters of other scripts that look like Latin ones
 # Turkish letters without case are others than in English.
-_SAID = [folded_line(pair).split() for said in _PAIRS.split(",") for pair in (said, said.replace("\u0131", "i"))]
-_FALSE = frozenset(false for _, false in _SAID) | {"0", "0.0", "f", "n"}
-_BOTH = frozenset(map(frozenset, _SAID))
+_ANSWERS = [folded_line(pair).split() for words in _PAIRS.split(",") for pair in (words, words.replace("\u0131", "i"))]
+_FALSE = frozenset(false for _, false in _ANSWERS) | {"0", "0.0", "f", "n"}
+_BOTH = frozenset(map(frozenset, _ANSWERS))
 LONGEST_ANSWER = 12  # letters of a word for true or false
 
 SAMPLE_BYTES = 4 << 20  # the beginning of a file, which tells its encoding

@@ -67,9 +67,9 @@ def parquet_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iter
             _require_bounded(path, file, leaves)
             # Of texts, what is little in each row group is kept as it is stored: it may be repeated very often.
             texts = [at for at in leaves if file.schema.column(at).physical_type == "BYTE_ARRAY"]
-            kept = [at for at in texts if all(c.total_uncompressed_size <= _LITTLE_BYTES for c in _chunks(file, at))]
-            rows_at_once = _batch_rows(path, file, leaves, kept)
-            file = read(raw, read_dictionary=[file.schema.column(at).path for at in kept])
+            little = [at for at in texts if all(c.total_uncompressed_size <= _LITTLE_BYTES for c in _chunks(file, at))]
+            rows_at_once = _batch_rows(path, file, leaves, little)
+            file = read(raw, read_dictionary=[file.schema.column(at).path for at in little])
             number = 0
             for batch in file.iter_batches(rows_at_once, columns=paths):
                 names = [called[name] for name in batch.schema.names]
@@ -127,8 +127,8 @@ def _inside(column: "pa.Field[Any]") -> Iterator[tuple[str, pa.DataType]]:
 
 
 def _short(kind: pa.DataType) -> str:
-    said = str(kind)
-    return said if len(said) <= _TYPE_CHARACTERS else f"{said[:_TYPE_CHARACTERS]}…"
+    name = str(kind)
+    return name if len(name) <= _TYPE_CHARACTERS else f"{name[:_TYPE_CHARACTERS]}…"
 
 
 def _require_bounded(path: Path, file: "ParquetFile", leaves: Sequence[int]) -> None:
@@ -147,7 +147,7 @@ def _chunks(file: "ParquetFile", column: int) -> list[Any]:
     return [file.metadata.row_group(group).column(column) for group in range(file.metadata.num_row_groups)]
 
 
-def _batch_rows(path: Path, file: "ParquetFile", leaves: Sequence[int], kept: Sequence[int]) -> int:
+def _batch_rows(path: Path, file: "ParquetFile", leaves: Sequence[int], little: Sequence[int]) -> int:
     """Return how many rows of each row group take, on average, at most `_BATCH_BYTES` in the columns that are not kept.
 
     Raises PoolInvalid if a row group holds too much for its compressed size, or in the columns that are kept.
@@ -156,7 +156,7 @@ def _batch_rows(path: Path, file: "ParquetFile", leaves: Sequence[int], kept: Se
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
         stored = sum(group.column(at).total_uncompressed_size for at in leaves)
-        small = sum(group.column(at).total_uncompressed_size for at in kept)
+        small = sum(group.column(at).total_uncompressed_size for at in little)
         if small > _MUCH_BYTES:
             raise PoolInvalid(path, f"the columns of a row group hold {small} bytes; write smaller row groups")
         compressed = sum(group.column(at).total_compressed_size for at in leaves)
@@ -184,8 +184,8 @@ def _as_read(kind: pa.DataType) -> pa.DataType | None:
         return None if inner is None else make(kind.value_field.with_type(inner))
     if of.is_struct(kind):
         inside = [_as_read(field.type) for field in kind]
-        found = [field.with_type(inner) for field, inner in zip(kind, inside, strict=True) if inner is not None]
-        return pa.struct(found) if len(found) == len(inside) else None
+        fields = [field.with_type(inner) for field, inner in zip(kind, inside, strict=True) if inner is not None]
+        return pa.struct(fields) if len(fields) == len(inside) else None
     if of.is_map(kind):
         inner = _as_read(kind.item_type)
         return pa.map_(kind.key_type, inner) if inner is not None and _is_text(kind.key_type) else None
@@ -205,9 +205,9 @@ def _cast(array: Any) -> Any:
 def plain_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[object]:
     """Yield the rows of batches as `parquet_rows` does, of all columns whose values JSON can say."""
     for batch in batches:
-        said = [at for at, kind in enumerate(batch.schema.types) if _as_read(kind) is not None]
-        names = [batch.schema.names[at] for at in said]
-        columns = [_cast(batch.column(at)) for at in said]
+        readable = [at for at, kind in enumerate(batch.schema.types) if _as_read(kind) is not None]
+        names = [batch.schema.names[at] for at in readable]
+        columns = [_cast(batch.column(at)) for at in readable]
         yield from _rows(pa.RecordBatch.from_arrays(columns, names=names))
 
 
