@@ -58,20 +58,20 @@ class _Reporter:
         self._cancelled = True
         raise _Cancelled
 
-    def __call__(self, stage: str, done: int, total: int | None) -> None:
+    def __call__(self, stage: str, count: int, total: int | None) -> None:
         if self._cancelled:
             raise _Cancelled
         if stage in PUBLISHING:
             _handle_signals(signal.SIG_IGN)  # a cancelled job must not leave a generation that others see
         now = time.monotonic()
         if stage not in self._stage_began:
-            self._stage_began[stage] = now, done
+            self._stage_began[stage] = now, count
         elif now - self._reported < _REPORT_SECONDS:
             return
         began, first = self._stage_began[stage]
-        rate = (done - first) / (now - began) if done > first and now > began else None
-        eta = (total - done) / rate if rate and total is not None else None
-        self.record = self.record.evolve(stage=stage, done=done, total=total, rate=rate, eta_seconds=eta)
+        rate = (count - first) / (now - began) if count > first and now > began else None
+        eta = (total - count) / rate if rate and total is not None else None
+        self.record = self.record.evolve(stage=stage, done=count, total=total, rate=rate, eta_seconds=eta)
         with suppress(StoreBusy):  # progress is told the next time
             self._jobs.update(self.record)
         self._reported = now
@@ -154,7 +154,7 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[
             options, parts = replace(options, dtype=active.dtype), len(active.parts)
         result = build(encoder, pool, root, options, parts=parts, progress=progress)
         fields = pool.fields.lines()
-    notes = [*fields, *result.said_of_taken, *result.notes]
+    notes = [*fields, *result.reuse_notes, *result.notes]
     with suppress(BrokenPipeError):  # the server that would log it may be gone
         sys.stderr.writelines(f"{note}\n" for note in notes)
     return result.generation, notes

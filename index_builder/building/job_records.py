@@ -158,11 +158,11 @@ class JobStore:
 
     def records(self) -> list[JobRecord]:
         """All jobs, newest first. A record that cannot be read is left out."""
-        found = []
+        records = []
         for job_id in reversed(self._ids()):
             with suppress(JobNotFound):
-                found.append(self.get(job_id))
-        return found
+                records.append(self.get(job_id))
+        return records
 
     def active(self) -> JobRecord | None:
         return next((record for record in self.records() if not record.is_finished), None)
@@ -171,9 +171,9 @@ class JobStore:
     def running(self, job_id: str) -> Iterator[JobRecord]:
         """Run a job in the block: no other process can take it. Raises JobConflict if it is not queued (any more)."""
         self._read(job_id)
-        with try_locked(self._path(job_id, ".lock")) as held:
+        with try_locked(self._path(job_id, ".lock")) as has_lock:
             record = self._read(job_id)
-            if not held or record.state != QUEUED:
+            if not has_lock or record.state != QUEUED:
                 raise JobConflict(job_id)
             record = record.evolve(state=RUNNING, started=_now(), pid=os.getpid())
             self.update(record)
@@ -182,11 +182,11 @@ class JobStore:
     def withdraw(self, job_id: str) -> JobRecord:
         """Cancel a queued job, or ask the process that runs it to stop. A job that has ended stays as it is."""
         if not self.get(job_id).is_finished:
-            with try_locked(self._path(job_id, ".lock")) as held:
+            with try_locked(self._path(job_id, ".lock")) as has_lock:
                 record = self._read(job_id)
-                if held and record.state == QUEUED:  # no process can take it now
+                if has_lock and record.state == QUEUED:  # no process can take it now
                     self.update(record.finish(CANCELLED))
-                elif not held:
+                elif not has_lock:
                     self._path(job_id, ".cancel").touch()
         return self.get(job_id)
 

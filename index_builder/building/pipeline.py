@@ -141,7 +141,7 @@ def build(
         counts = {ranges(1)[0]: rows} if parts == 1 else _cut(directory, parts)
         for count in counts.values():
             choose_index(options.index, count, model.dim)  # refuses too few rows before they are encoded
-        stored, not_taken = _stored(store, model, options.dtype)
+        stored, not_reused = _stored(store, model, options.dtype)
         return Filled(
             parts=[PartPlan(slots, source) for slots in counts],
             order_end=rows,
@@ -149,7 +149,7 @@ def build(
             rejected=rejected,
             rejected_log=log if rejected else None,
             stored=stored,
-            not_taken=not_taken,
+            not_reused=not_reused,
         )
 
     return make(store, model, options, fill, StageClock(progress))
@@ -163,9 +163,9 @@ def _stored(store: GenerationStore, model: Model, dtype: str) -> tuple[StoredTex
     active = store.active_or_none()
     if active is None or not ARCHITECTURES[model.architecture].embeds:
         return None, None
-    made_by = active.model.fingerprint, active.backend, active.precision, active.dtype
+    maker = active.model.fingerprint, active.backend, active.precision, active.dtype
     # Of int8 the manifest does not tell the calibration, so nothing is taken there.
-    if made_by != (model.fingerprint, model.backend, model.rounding, dtype):
+    if maker != (model.fingerprint, model.backend, model.rounding, dtype):
         return None, None
     try:
         with telling(f"checking the vectors of generation {active.id}"):
@@ -224,7 +224,7 @@ def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill
             model.save(directory / MODEL_DIRECTORY)
             several = len(filled.parts) > 1
             parts = {part_directory(at) if several else "": plan for at, plan in enumerate(filled.parts)}
-            new = [directory / path for path, plan in parts.items() if plan.kept is None]
+            new = [directory / path for path, plan in parts.items() if plan.earlier is None]
             evidence = evidence_of(directory / MODEL_DIRECTORY)
             if evidence is not None:
                 count_words(new, filled.statistics, clock)
@@ -233,22 +233,22 @@ def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill
                 sync_directory(directory)
 
             work, entries, built = Encodings(directory, leftover, filled.stored), list[PartEntry](), list[BuiltPart]()
-            total, done, least = sum(map(_count, new)), 0, options.min_recall
+            total, start, least = sum(map(_count, new)), 0, options.min_recall
             before = None if (active := store.active_or_none()) is None else active.index
             for path, plan in parts.items():
                 part = directory / path
-                if plan.kept is not None:
-                    _take_over(plan.kept, part)
-                    own = plan.kept.manifest
+                if plan.earlier is not None:
+                    _take_over(plan.earlier, part)
+                    own = plan.earlier.manifest
                     entries.append(PartEntry(*plan.slots, own.count, own.index, own.recall))
                     continue
                 assert plan.vectors is not None, "a part that is built has a source of its vectors"
                 find = StoredTexts(new[: len(built)], model.dim, options.dtype, model.late_rows)
-                encode(work, path, model, options.dtype, plan.vectors, find, within(clock, done, total))
+                encode(work, path, model, options.dtype, plan.vectors, find, within(clock, start, total))
                 index, recall = _indexed(part, model, evidence, options, plan.chosen, before, clock)
                 entries.append(PartEntry(*plan.slots, _count(part), index, recall.described(least)))
                 built.append(BuiltPart(plan.slots.name, index, recall, recall.doubt(index, least)))
-                done += entries[-1].count
+                start += entries[-1].count
             work.close()
 
             clock("manifest", 0, 1)
@@ -273,8 +273,8 @@ def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill
         truncated=work.truncated,
         resumed=work.resumed,
         encoded=work.encoded,
-        taken=work.taken,
-        not_taken=filled.not_taken,
+        reused=work.reused,
+        not_reused=filled.not_reused,
         seconds=clock.elapsed(),
     )
 
@@ -381,8 +381,8 @@ def _manifest(
 ) -> Manifest:
     seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
     worst = min(entries, key=lambda entry: float(entry.recall["recall@10"] or 0.0))
-    kept = {f"{path}/": plan.kept.manifest.files for path, plan in parts.items() if plan.kept is not None}
-    new = sum(entry.count for plan, entry in zip(parts.values(), entries, strict=True) if plan.kept is None)
+    files = {f"{path}/": plan.earlier.manifest.files for path, plan in parts.items() if plan.earlier is not None}
+    new = sum(entry.count for plan, entry in zip(parts.values(), entries, strict=True) if plan.earlier is None)
     count = sum(entry.count for entry in entries)
     languages = languages_of(directory / MODEL_DIRECTORY)
     tables = [CandidateTable(directory / path / CANDIDATES_FILE) for path in parts] if languages else []
@@ -403,10 +403,10 @@ def _manifest(
         index=worst.index,
         recall=worst.recall,
         languages=count_languages(texts) if languages else {},
-        files=describe_files(directory, kept),
+        files=describe_files(directory, files),
         build=BuildStats(
             seconds={stage: round(seconds, 6) for stage, seconds in clock.seconds.items()},
-            candidates_per_second=round((new - work.resumed - work.taken) / seconds, 3),
+            candidates_per_second=round((new - work.resumed - work.reused) / seconds, 3),
             rejected=filled.rejected,
             truncated=work.truncated,
             attempts=work.attempts,
@@ -417,15 +417,15 @@ def _manifest(
     return manifest
 
 
-def _take_over(kept: Generation, part: Path) -> None:
+def _take_over(earlier: Generation, part: Path) -> None:
     """Give a generation the files of an earlier one's part: as further names of them, where the file system can."""
-    for name in kept.manifest.files:
+    for name in earlier.manifest.files:
         target = part / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(kept.path / name, target)
+            os.link(earlier.path / name, target)
         except OSError:
-            shutil.copyfile(kept.path / name, target)
+            shutil.copyfile(earlier.path / name, target)
 
 
 def _check_and_copy(
@@ -435,22 +435,22 @@ def _check_and_copy(
     check_beside_parts(directory, manifest, verify=False)
     if redis is not None:
         copies.note(manifest.id)
-    done = 0
+    start = 0
     for part in range(len(manifest.parts)):
         with closing(Generation.open(directory, part, verify=False)) as opened:
             if redis is not None:
-                _copy(opened, redis, within(clock, done, manifest.count))
-            done += opened.manifest.count
+                _copy(opened, redis, within(clock, start, manifest.count))
+            start += opened.manifest.count
     if redis is not None:
         redis.commit()
 
 
 def _copy(part: Generation, redis: RedisEmbeddings, clock: OnProgress) -> None:
-    done = 0
+    start = 0
     for ids, _ in part.candidates.batches():
-        clock("redis", done, None)
-        made = part.embeddings.representations(np.arange(done, done + len(ids)))
-        redis.put_many(ids, made.first)
+        clock("redis", start, None)
+        vectors = part.embeddings.representations(np.arange(start, start + len(ids)))
+        redis.put_many(ids, vectors.first)
         if redis.rows is not None:
-            redis.rows.put_many(ids, each_of(*made.blocks()[1]))
-        done += len(ids)
+            redis.rows.put_many(ids, each_of(*vectors.blocks()[1]))
+        start += len(ids)

@@ -45,13 +45,13 @@ _TURNS = 4
 Codes = NDArray[np.float32]
 
 
-def no_progress(_stage: str, _done: int, _total: int | None) -> None:
+def no_progress(_stage: str, _count: int, _total: int | None) -> None:
     """Report to nobody."""
 
 
 def within(on_progress: OnProgress, before: int, total: int) -> OnProgress:
     """Return what passes the progress of a part on: its rows come behind `before` ones, of `total` of all parts."""
-    return lambda stage, done, _: on_progress(stage, before + done, total)
+    return lambda stage, count, _: on_progress(stage, before + count, total)
 
 
 class StageClock:
@@ -66,17 +66,17 @@ class StageClock:
         self._latest: tuple[str, int, int | None] = ("read", 0, None)
         self.seconds: dict[str, float] = {}
 
-    def __call__(self, stage: str, done: int, total: int | None) -> None:
+    def __call__(self, stage: str, count: int, total: int | None) -> None:
         """Announce the next step; the time since the last call belongs to the stage announced then."""
         now, before = time.monotonic(), self._latest[0]
         self.seconds[before] = self.seconds.get(before, 0.0) + now - self._since
-        self._latest, self._since = (stage, done, total), now
-        self._on_progress(stage, done, total)
+        self._latest, self._since = (stage, count, total), now
+        self._on_progress(stage, count, total)
 
     def advance(self, rows: int) -> None:
         """Announce that so many more rows of the current stage are done."""
-        stage, done, total = self._latest
-        self(stage, done + rows, total)
+        stage, count, total = self._latest
+        self(stage, count + rows, total)
 
     def elapsed(self) -> float:
         return time.monotonic() - self._start
@@ -113,8 +113,8 @@ def ingest(
                 if row.is_bad:
                     first_bad, bad = first_bad or row, bad + 1
                 if (bad if row.is_bad else rejected - bad) <= MOST_LISTED:
-                    found = {"file": row.file, "line": row.line, "reason": row.reason}
-                    left_out.write(orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE))
+                    entry = {"file": row.file, "line": row.line, "reason": row.reason}
+                    left_out.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
                 if bad > MOST_LISTED and bad > max_rejected * (count + rejected):
                     ended_early = True
                     break
