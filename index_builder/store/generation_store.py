@@ -508,8 +508,8 @@ class GenerationStore:
         copies = Copies(self.root, redis_url)
         self._name_strays()
         with self._switch.changing():
-            kept = self.kept(keep)
-            removed = [generation for generation in self.ids() if generation not in kept]
+            reasons = self.reasons_to_keep(keep)
+            removed = [generation for generation in self.ids() if generation not in reasons]
             for generation in removed:
                 copies.forget(generation)
                 shutil.rmtree(self._unlist(generation))
@@ -524,9 +524,9 @@ class GenerationStore:
             copies.forget_orphans()
         return removed
 
-    def kept(self, keep: int = 2) -> dict[str, str]:
+    def reasons_to_keep(self, keep: int = 2) -> dict[str, str]:
         """Return the generations that a collection keeps, oldest first, each with the reason; errors as `gc`."""
-        return self._pointer.kept(self.ids(), keep)
+        return self._pointer.reasons_to_keep(self.ids(), keep)
 
     def _name_strays(self) -> None:
         for stray in self.strays()[:_STRAYS_NAMED]:
