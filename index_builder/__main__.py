@@ -95,19 +95,19 @@ def main() -> int:
 def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     os.nice(_NICENESS)
     ended = threading.Event()
-    watched = (jobs, reporter.record.id, ended)
+    arguments = (jobs, reporter.record.id, ended)
     try:
         _handle_signals(reporter.cancel)
-        threading.Thread(target=_watch_for_withdrawal, args=watched, name="withdrawal", daemon=True).start()
+        threading.Thread(target=_watch_for_withdrawal, args=arguments, name="withdrawal", daemon=True).start()
         generation, notes = _generation(reporter.record.request, root, reporter)
     except _Cancelled:
         final = reporter.record.finish(CANCELLED)
     except RankingError as error:
         final = reporter.record.finish(FAILED, error=_message(error, reporter.record.request))
     except Exception as error:
-        failed = reporter.record.finish(FAILED, error=f"{type(error).__name__}: {error}")
+        record = reporter.record.finish(FAILED, error=f"{type(error).__name__}: {error}")
         with suppress(StoreBusy):  # the error says more
-            jobs.update(failed, within_seconds=_END_WITHIN_SECONDS)
+            jobs.update(record, within_seconds=_END_WITHIN_SECONDS)
         raise
     else:
         final = reporter.record.evolve(notes=notes).finish(SUCCEEDED, generation=generation)

@@ -56,18 +56,18 @@ def compact(
     with _opened(store) as source:
         if source.snapshots[0].revision == source.old.revision:
             raise NothingToCompact(f"generation {source.old.id} was not updated")
-        counts_words = source.opened[0].words is not None
+        counts_words = source.generations[0].words is not None
         parts = []
         for part, snapshot in enumerate(source.snapshots):
             if not snapshot.count:
                 if len(source.snapshots) == 1:
                     raise NothingToCompact(f"generation {source.old.id} is empty")
-                cut = "cut the pool into fewer parts before, with polyrank shards move"
-                raise NothingToCompact(f"part {snapshot.slots.name} has no candidate left; {cut}")
+                advice = "cut the pool into fewer parts before, with polyrank shards move"
+                raise NothingToCompact(f"part {snapshot.slots.name} has no candidate left; {advice}")
             may_stay = len(source.snapshots) > 1 and not counts_words
             parts.append(source.whole(part) if may_stay and source.is_same(part) else source.rows_of(snapshot.slots))
-        built = source.copied(parts, options, StageClock(progress), replaces=True)
-    return replace(built, counted=built.count) if counts_words else built
+        result = source.copied(parts, options, StageClock(progress), replaces=True)
+    return replace(result, counted=result.count) if counts_words else result
 
 
 def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnProgress = no_progress) -> BuildResult:
@@ -85,7 +85,7 @@ def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnP
             parts.append(source.rows_of(slots))
             if not len(parts[-1].rows):
                 raise InvalidInput(f"the pool has too few candidates: the part {slots.name} would be empty")
-        words = source.opened[0].words
+        words = source.generations[0].words
         statistics = None if words is None else words.table.statistics
         return source.copied(parts, BuildOptions(redis_url=redis_url), StageClock(progress), statistics, replaces=False)
 
@@ -133,10 +133,10 @@ class _Source:
 
     def __init__(self, store: GenerationStore, old: Manifest, stack: ExitStack) -> None:
         self._store, self.old = store, old
-        self.opened = [stack.enter_context(closing(each)) for each in store.open_parts(old.id)]
+        self.generations = [stack.enter_context(closing(each)) for each in store.open_parts(old.id)]
         with store.updates.writing():  # no update may come between the two
-            self.snapshots, self.revision = store.snapshots(self.opened), store.updates.highest()
-        for each in self.opened:
+            self.snapshots, self.revision = store.snapshots(self.generations), store.updates.highest()
+        for each in self.generations:
             if not each.embeddings.is_whole:
                 raise MatrixMissing(each.manifest.id)
 
@@ -145,16 +145,16 @@ class _Source:
         return not len(self.snapshots[part].removed) and not len(self.snapshots[part].added)
 
     def whole(self, part: int) -> _PartRows:
-        opened, none = self.opened[part], np.empty(0, np.int64)
-        return _PartRows(self.snapshots[part].slots, opened.manifest, none, none, none, opened)
+        generation, none = self.generations[part], np.empty(0, np.int64)
+        return _PartRows(self.snapshots[part].slots, generation.manifest, none, none, none, generation)
 
     def rows_of(self, slots: Slots) -> _PartRows:
         by_snapshot = [each.rows_within(slots) for each in self.snapshots]
         order = np.concatenate([each.order(rows) for each, rows in zip(self.snapshots, by_snapshot, strict=True)])
         by_order = np.argsort(order)
         sources = np.repeat(np.arange(len(by_snapshot)), [len(rows) for rows in by_snapshot])[by_order]
-        same = [each.manifest for each in self.opened if each.manifest.parts[0].slots == slots]
-        like = (same or [self.opened[0].manifest])[0]
+        same = [each.manifest for each in self.generations if each.manifest.parts[0].slots == slots]
+        like = (same or [self.generations[0].manifest])[0]
         return _PartRows(slots, like, sources, np.concatenate(by_snapshot)[by_order], order[by_order])
 
     def copied(
@@ -189,7 +189,7 @@ class _Source:
             )
 
         options = replace(options, dtype=self.old.dtype, min_recall=self.old.min_recall)
-        return make(self._store, ModelFiles(self.opened[0]), options, fill, clock)
+        return make(self._store, ModelFiles(self.generations[0]), options, fill, clock)
 
     def _plan(self, part: _PartRows) -> PartPlan:
         if part.earlier is not None:

@@ -154,7 +154,7 @@ def _fill(
 ) -> None:
     """Write what the source makes of all rows that the assembly lacks."""
     rows_made, total = assembly.rows, len(table)  # a source that reads ahead has made more than was written
-    texts, planned = TextIndex(assembly.directory, table), deque[_Plan]()
+    texts, plans = TextIndex(assembly.directory, table), deque[_Plan]()
 
     def open_chunks() -> Iterator[ChunkTexts]:
         start = 0
@@ -164,8 +164,8 @@ def _fill(
             if place < assembly.chunks:
                 continue
             plan = _plan(chunk, texts, find, assembly.stored)
-            if plan.new or planned:  # behind a chunk that is not written yet, one text is asked for in vain
-                planned.append(plan)
+            if plan.new or plans:  # behind a chunk that is not written yet, one text is asked for in vain
+                plans.append(plan)
                 yield chunk.only(plan.new or [0])
             else:
                 write(None, plan)
@@ -185,7 +185,7 @@ def _fill(
 
     clock("encode", rows_made, total)
     for encoded in source(open_chunks(), on_done):
-        write(encoded, planned.popleft())
+        write(encoded, plans.popleft())
     if assembly.rows != total:
         raise BuildError(f"vectors of {assembly.rows} candidates were made, not of all {total}")
 
@@ -219,9 +219,9 @@ def _plan(chunk: ChunkTexts, texts: TextIndex, find: FindTexts, stored: FindText
     in_parts, is_open = find(chunk.texts), ~is_earlier
     is_open[in_parts.positions] = False
     is_earlier[in_parts.positions] = False
-    left = np.flatnonzero(is_open)
-    places, representations = stored([chunk.texts[at] for at in left.tolist()])
-    in_store = KnownTexts(left[places], representations)
+    open_places = np.flatnonzero(is_open)
+    places, representations = stored([chunk.texts[at] for at in open_places.tolist()])
+    in_store = KnownTexts(open_places[places], representations)
     is_open[in_store.positions] = False
     first_at: dict[str, int] = {}
     for at in (to_encode := np.flatnonzero(is_open).tolist()):
@@ -266,14 +266,14 @@ class _Assembly:
                 new = _stored(encoded.representations, len(plan.new), self._model, self._dtype)
                 truncated += encoded.truncated
         self._work.reused += len(plan.in_store.positions)
-        stored = plan.whole(new, self._written(plan.rows))
-        self._matrix.put_many(chunk.ids, stored)
+        vectors = plan.whole(new, self._written(plan.rows))
+        self._matrix.put_many(chunk.ids, vectors)
         self._matrix.sync()
-        noted = self._described(chunk.ids, chunk.texts, stored, truncated)
+        entry = self._described(chunk.ids, chunk.texts, vectors, truncated)
         if not self.chunks:
             sync_directory(self.directory)
-        self._work.note([noted])
-        self.chunks, self.rows = self.chunks + 1, self.rows + noted.rows
+        self._work.note([entry])
+        self.chunks, self.rows = self.chunks + 1, self.rows + entry.rows
 
     def _cut(self, texts: Sequence[str]) -> int:
         """Count the texts that the model cuts, each once, as where they are encoded."""
@@ -284,8 +284,8 @@ class _Assembly:
     def take_over(self, table: CandidateTable, clock: OnProgress) -> None:
         """Copy a killed build's chunks, up to the first that does not fit the model, dtype or table."""
         chunks = list[Chunk]()
-        if (left := self._work.left_of(self._part)) is not None:
-            chunks = self._copied(*left, table, clock)
+        if (leftover := self._work.left_of(self._part)) is not None:
+            chunks = self._copied(*leftover, table, clock)
             self._matrix.sync()
             sync_directory(self.directory)
         self.chunks, self.rows = len(chunks), sum(chunk.rows for chunk in chunks)
@@ -295,11 +295,11 @@ class _Assembly:
         copied, rows, total = list[Chunk](), 0, sum(chunk.rows for chunk in chunks)
         with (
             suppress(FileNotFoundError),
-            closing(LeftBlocks(matrix, self._model.dim, self._model.late_rows, self._dtype)) as left,
+            closing(LeftBlocks(matrix, self._model.dim, self._model.late_rows, self._dtype)) as blocks,
         ):
             for chunk, (ids, texts) in zip(chunks, table.batches(), strict=False):
                 clock("resume", rows, total)
-                vectors = left.read(len(ids))
+                vectors = blocks.read(len(ids))
                 if vectors is None or chunk != self._described(ids, texts, vectors, chunk.truncated):
                     break
                 self._matrix.put_many(ids, vectors)

@@ -147,14 +147,14 @@ class JobStore:
     def get(self, job_id: str) -> JobRecord:
         """Read a job's record, else raise JobNotFound. A job whose process has died counts as failed."""
         record = self._read(job_id)
-        if (judged := self._judged(record)) is record:
+        if (current := self._as_of_now(record)) is record:
             return record
         with suppress(OSError, StoreBusy), locked(self._jobs / "update.lock"):
             # The process that knows how the job ended may have written it meanwhile: read again, alone.
             record = self._read(job_id)
-            if (judged := self._judged(record)) is not record:
-                self._write(judged)
-        return judged  # where this process may not write, every reader comes to the same conclusion
+            if (current := self._as_of_now(record)) is not record:
+                self._write(current)
+        return current  # where this process may not write, every reader comes to the same conclusion
 
     def records(self) -> list[JobRecord]:
         """All jobs, newest first. A record that cannot be read is left out."""
@@ -193,7 +193,7 @@ class JobStore:
     def is_withdrawn(self, job_id: str) -> bool:
         return self._path(job_id, ".cancel").exists()
 
-    def _judged(self, record: JobRecord) -> JobRecord:
+    def _as_of_now(self, record: JobRecord) -> JobRecord:
         """Return the record itself, or another one: failed if nobody will end the job, or younger.
 
         A queued job of the future was created before the clock was set back. Its age is unknown and counts from now on.

@@ -171,11 +171,11 @@ def _stored(store: GenerationStore, model: Model, dtype: str) -> tuple[StoredTex
         with telling(f"checking the vectors of generation {active.id}"):
             for part in range(len(active.parts)):
                 store.open(active.id, part).close()
-            stored = store.stored_texts(active)
-            stored([])  # opens the files, which may be collected once another generation is active
+            find = store.stored_texts(active)
+            find([])  # opens the files, which may be collected once another generation is active
     except GenerationError as error:
         return None, f"all texts are encoded: {error}"
-    return stored, None
+    return find, None
 
 
 def check_parts(parts: int) -> None:
@@ -437,10 +437,10 @@ def _check_and_copy(
         copies.note(manifest.id)
     start = 0
     for part in range(len(manifest.parts)):
-        with closing(Generation.open(directory, part, verify=False)) as opened:
+        with closing(Generation.open(directory, part, verify=False)) as generation:
             if redis is not None:
-                _copy(opened, redis, within(clock, start, manifest.count))
-            start += opened.manifest.count
+                _copy(generation, redis, within(clock, start, manifest.count))
+            start += generation.manifest.count
     if redis is not None:
         redis.commit()
 

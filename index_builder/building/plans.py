@@ -74,9 +74,9 @@ class BuildResult:
         """What the user should know: which index was chosen by which times, a low recall, a strange language, and that
         words count anew.
         """
-        cut = len(self.manifest.parts) > 1
-        named = [(f"part {part.name}: " if cut else "", part) for part in self.parts]
-        notes = [f"{name}{note}" for name, part in named for note in (part.index.why, part.warning) if note]
+        is_cut = len(self.manifest.parts) > 1
+        parts = [(f"part {part.name}: " if is_cut else "", part) for part in self.parts]
+        notes = [f"{name}{note}" for name, part in parts for note in (part.index.why, part.warning) if note]
         notes += [self.not_reused] if self.not_reused else []
         model = self.manifest.model
         if strange := why_foreign(model.name, model.languages, self.manifest.languages):

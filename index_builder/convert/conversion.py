@@ -261,11 +261,11 @@ class _Writer:
         self.report.fields.count(candidate.metadata)
 
     def _leave_out(self, reason: str, file: str | Path, number: int) -> None:
-        left = self.report.left_out
-        if left.total() < _MOST_LISTED:
+        counts = self.report.left_out
+        if counts.total() < _MOST_LISTED:
             self._write(REJECTED, {"file": str(file), "line": number, "reason": reason})
-        reason = reason if reason in left or len(left) < _MOST_REASONS else "other reasons"
-        left[reason] += 1
+        reason = reason if reason in counts or len(counts) < _MOST_REASONS else "other reasons"
+        counts[reason] += 1
         self.report.first.setdefault(reason, f"{file}:{number}")
 
     def _write(self, name: str, row: Object) -> None:

@@ -87,8 +87,8 @@ def kind_of(path: Path, maps: Iterable[Map] | None = None, encoding: str | None 
         raise wrong
     places = Tree(rows)
     if fitting:
-        named = " or ".join(f"{kind.map.called} ({kind.map.about})" for kind in fitting)
-        raise UnknownKind(f"{path} may be {named}; name it by --from", places)
+        names = " or ".join(f"{kind.map.called} ({kind.map.about})" for kind in fitting)
+        raise UnknownKind(f"{path} may be {names}; name it by --from", places)
     if not files:
         raise PoolInvalid(path, "is a folder of no known kind, without .arrow or .parquet files; name the files in it")
     if not rows:

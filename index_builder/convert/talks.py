@@ -119,11 +119,11 @@ class Talks:
             raise RowError("the row names no conversation")
         is_new = self._is_whole and not used.joined
         has_parts = {"begins", "ends"} & {*used.paths}
-        called = f"{stem}:{number}" if is_new else f"{stem}:{self._part}" if has_parts else stem
-        called = called if name is None else str(name).strip()
+        talk_name = f"{stem}:{number}" if is_new else f"{stem}:{self._part}" if has_parts else stem
+        talk_name = talk_name if name is None else str(name).strip()
         contents = self._messages(record)
         messages = [(*columns, len(data["text"]), orjson.dumps(data)) for *columns, data in contents]
-        if is_new and name is not None and not self._hashes.add(hash64(repr((split, called, messages)).encode())):
+        if is_new and name is not None and not self._hashes.add(hash64(repr((split, talk_name, messages)).encode())):
             raise RowError("the conversation was there before, word for word")
         if not messages:
             if self._is_whole:
@@ -131,11 +131,11 @@ class Talks:
             return
         self._table.execute(
             "INSERT OR IGNORE INTO talks (key, name, file, line, split) VALUES (?, ?, ?, ?, ?)",
-            (None if is_new else f"{split}\0{called}", called, str(file), number, split),
+            (None if is_new else f"{split}\0{talk_name}", talk_name, str(file), number, split),
         )
         [talk] = self._table.execute(
             "SELECT last_insert_rowid()" if is_new else "SELECT talk FROM talks WHERE key = ?",
-            () if is_new else (f"{split}\0{called}",),
+            () if is_new else (f"{split}\0{talk_name}",),
         ).fetchone()
         self._table.executemany(
             "INSERT INTO messages (talk, ours, who, time, place, name, parent, letters, data)"
@@ -251,19 +251,19 @@ class Talks:
         if "time" in self._map.paths and self._options.order != "file":
             self._read_times()
         self.counts.alternating = "who" not in self._map.paths and not self._by_path and "right" not in self._map.paths
-        spoken = {folded_line(who) for who in self.counts.ours}
-        self.counts.missing = [name for name in self._options.answering if folded_line(name) not in spoken]
-        shown = ", ".join(f"{who} ({count})" for who, count in self.counts.others.most_common(8))
+        speakers = {folded_line(who) for who in self.counts.ours}
+        self.counts.missing = [name for name in self._options.answering if folded_line(name) not in speakers]
+        others_listed = ", ".join(f"{who} ({count})" for who, count in self.counts.others.most_common(8))
         unclear = "SELECT 1 FROM messages WHERE ours IS NULL AND who IS NOT NULL"
         if not self._options.first_asks and self._table.execute(unclear).fetchone():
             raise InvalidInput(
-                f"who answers? There are messages of {shown}; name those who answer by --answering, or say"
+                f"who answers? There are messages of {others_listed}; name those who answer by --answering, or say"
                 " --first-asks: who speaks first in a conversation asks, and all others answer"
             )
-        if self._answering and shown and not spoken:
-            named = ", ".join(self._options.answering or self._map.answering)
+        if self._answering and others_listed and not speakers:
+            names = ", ".join(self._options.answering or self._map.answering)
             raise InvalidInput(
-                f"nobody called {named} says anything; there are messages of {shown}; name those who answer by"
+                f"nobody called {names} says anything; there are messages of {others_listed}; name those who answer by"
                 " --answering"
             )
 
@@ -328,8 +328,8 @@ class Talks:
         most = max(_LEAST_TURNS, min(MOST_TURNS, MOST_WRITTEN // max(1, characters)))
         is_tree = any(row.parent is not None for row in rows)
         if self.counts.alternating:
-            spoken = [row.row for row in rows if row.letters]
-            answers = {*spoken[::-2]} - {*spoken[:1]}
+            with_text = [row.row for row in rows if row.letters]
+            answers = {*with_text[::-2]} - {*with_text[:1]}
             rows = [row._replace(ours=int(row.row in answers)) for row in rows]
         elif self._options.first_asks and not self._answering:
             asks = next((row.who for row in rows if row.who and row.who.lower() not in _ROLES), None)

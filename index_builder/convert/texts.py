@@ -58,16 +58,16 @@ def _without_quotes(text: str) -> str:
     from mailparser_reply.parser import EmailMessage
 
     lines = _BLANK.sub("\n\n", text.replace("\r\n", "\n")).split("\n")
-    shown = "\n".join(line if len(line) <= _MOST_LINE else "…" for line in lines[:_MOST_LINES])
-    reply = EmailMessage(text=shown, languages=_languages(), keep_hyphen_lists=True).read().replies[0]
+    excerpt = "\n".join(line if len(line) <= _MOST_LINE else "…" for line in lines[:_MOST_LINES])
+    reply = EmailMessage(text=excerpt, languages=_languages(), keep_hyphen_lists=True).read().replies[0]
     body = reply.content
     if reply.signatures and reply.signatures.count("\n") < _MOST_SIGNATURE_LINES and body.endswith(reply.signatures):
         body = body.removesuffix(reply.signatures).rstrip()
     reply_lines = body.rstrip().split("\n")
     while reply_lines and reply_lines[-1].startswith(">"):
         reply_lines.pop()
-    begun = len(shown) - len(shown.lstrip())
-    count = shown[:begun].count("\n") + len(reply_lines)
-    if not any(map(str.strip, reply_lines)) or len(reply_lines) == len(shown.strip().split("\n")):
+    indent = len(excerpt) - len(excerpt.lstrip())
+    count = excerpt[:indent].count("\n") + len(reply_lines)
+    if not any(map(str.strip, reply_lines)) or len(reply_lines) == len(excerpt.strip().split("\n")):
         return text
     return "\n".join(lines[:count]).rstrip()

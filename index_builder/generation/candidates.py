@@ -180,6 +180,6 @@ class TextIndex:
         """Return the first row of each text, (N,); -1 for a text that is not there."""
         rows = self._rows.rows(texts)
         hits = np.flatnonzero(rows >= 0)
-        stored = zip(hits.tolist(), self._table.texts(rows[hits]), strict=True)
-        rows[[at for at, text in stored if text != texts[at]]] = -1  # another text of the same hash
+        pairs = zip(hits.tolist(), self._table.texts(rows[hits]), strict=True)
+        rows[[at for at, text in pairs if text != texts[at]]] = -1  # another text of the same hash
         return rows

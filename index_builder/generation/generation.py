@@ -77,14 +77,14 @@ class Generation:
         manifest, directory = whole.of_part(part), path / whole.directory(part)
         try:
             _check_part(directory, manifest, verify, needs_matrix)
-            opened = cls._mapped(directory, whole, manifest, path / MODEL_DIRECTORY)
+            generation = cls._mapped(directory, whole, manifest, path / MODEL_DIRECTORY)
             if verify:
-                opened.candidates.check()
-            return opened
+                generation.candidates.check()
+            return generation
         # pyarrow's errors are ValueErrors. An OSError means that a file cannot be read.
         except (OSError, ValueError, CheckpointInvalid) as error:
-            named = f"part {whole.parts[part].name}: {error}" if len(whole.parts) > 1 else str(error)
-            raise shortage_in(error) or GenerationCorrupt(manifest.id, named) from error
+            message = f"part {whole.parts[part].name}: {error}" if len(whole.parts) > 1 else str(error)
+            raise shortage_in(error) or GenerationCorrupt(manifest.id, message) from error
 
     @classmethod
     def _mapped(cls, path: Path, whole: Manifest, manifest: Manifest, model: Path) -> "Generation":

@@ -181,17 +181,17 @@ def time_searches(matrix: NDArray[Any], contexts: Sequence[Codes]) -> SearchTime
     A context is given by its vectors (M, D), with the score scale multiplied in.
     """
     with threads.only_one(), faiss_threads(1):
-        scanned = _spread(matrix, SCANNED_ROWS)
-        scan = prepare(scanned)
+        scan_sample = _spread(matrix, SCANNED_ROWS)
+        scan = prepare(scan_sample)
         for rows in GRAPH_ROWS:
-            linked = _spread(matrix, rows)
-            graph = CandidateIndex.build(choose_index("hnsw", len(linked), matrix.shape[1]), linked)
+            graph_sample = _spread(matrix, rows)
+            graph = CandidateIndex.build(choose_index("hnsw", len(graph_sample), matrix.shape[1]), graph_sample)
             by_scan, by_graph = _milliseconds(
-                [lambda codes: scan.top_k([Query(codes, _K)]), partial(search, graph, linked, k=_K)], contexts
+                [lambda codes: scan.top_k([Query(codes, _K)]), partial(search, graph, graph_sample, k=_K)], contexts
             )
             times = SearchTimes(
-                round(grown_scan(by_scan, len(scanned), len(matrix)), 3),
-                round(grown_hnsw(by_graph, len(linked), len(matrix)), 3),
+                round(grown_scan(by_scan, len(scan_sample), len(matrix)), 3),
+                round(grown_hnsw(by_graph, len(graph_sample), len(matrix)), 3),
             )
             if times.ratio > STAYS:
                 break

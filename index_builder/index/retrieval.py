@@ -129,13 +129,13 @@ def retrieve(
         return FoundRows(np.empty(0, np.int64), -np.inf)
     depth = limit if index.is_exact else _rows_a_code(limit, len(codes), least)
     rows, products = index.search(codes, depth, exclude, only, threads)
-    chosen = union(rows, products, limit)
-    if len(chosen) == allowed:
-        return FoundRows(np.sort(chosen), -np.inf)
+    hits = union(rows, products, limit)
+    if len(hits) == allowed:
+        return FoundRows(np.sort(hits), -np.inf)
     # Only an index that misses nothing bounds the rest: each of its lists is `limit` long, so no inner product of a row
     # outside the union is above the worst of those inside, and a row's score is at most its largest inner product.
-    bound = float(products[rows == chosen[-1]].max()) if index.is_exact else np.inf
-    return FoundRows(np.sort(chosen), bound)
+    bound = float(products[rows == hits[-1]].max()) if index.is_exact else np.inf
+    return FoundRows(np.sort(hits), bound)
 
 
 def search(

@@ -199,7 +199,7 @@ class Fields:
             lines[0] += f"; there are more than {_MOST_COUNTED} names"
         titled, repeat = _rows(self.titled), "repeats" if self.repeated == 1 else "repeat"
         dates = [f"{_shown(name)} (such as {_shown(other)})" for name, other in self._no_times().items()]
-        left = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
+        omissions = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
         notes = [
             (self.titled, f"the title stands in front of the text in {titled} with _id, as in BEIR's files"),
             (self.repeated, f"{_rows(self.repeated)} {repeat} a text under another id; all of them are kept"),
@@ -208,7 +208,7 @@ class Fields:
             (self.decimal_commas, f"numbers with decimal commas: {_some(map(_shown, self.decimal_commas))}"),
             (self.answers, f"words read as true and false: {_some(map(_shown, self.answers))}"),
             (dates, f"dates that ranges pass over: {_some(dates)}; they compare those such as 2026-12-31 alone"),
-            (left, f"left out: {_some(left)}"),
+            (omissions, f"left out: {_some(omissions)}"),
         ]
         return lines + [line for fact, line in notes if fact]
 
@@ -233,9 +233,9 @@ def _shown(name: str) -> str:
 
 
 def _some(items: Iterable[str]) -> str:
-    shown = list(items)
-    more = len(shown) - _MOST_SHOWN
-    return ", ".join(shown[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    names = list(items)
+    more = len(names) - _MOST_SHOWN
+    return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 class PoolDocument(NamedTuple):
@@ -254,8 +254,8 @@ def column_names(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     Marks of direction, which spreadsheets in Arabic and Hebrew write, are no part of a known name. Where a column has
     the known name itself, others that differ in case keep theirs.
     """
-    named = {column: name for name, column in columns.items()}
-    stripped = [named.get(name.strip(), name.strip()) for name in names]
+    new_names = {column: name for name, column in columns.items()}
+    stripped = [new_names.get(name.strip(), name.strip()) for name in names]
     missing = set(OWN_FIELDS).difference(stripped)
     return [low if (low := folded_line(name)) in missing else name for name in stripped]
 
@@ -277,14 +277,14 @@ def renamed(row: object, columns: Mapping[str, str]) -> object:
         require_columns({name for name, value in row.items() if value is not None}, columns)
     except RowError as error:
         return error
-    named = {column: name for name, column in columns.items()}
-    return {named.get(name, name): value for name, value in row.items() if value is not None}
+    new_names = {column: name for name, column in columns.items()}
+    return {new_names.get(name, name): value for name, value in row.items() if value is not None}
 
 
 def shown_names(names: Sequence[str]) -> str:
     """Return the first names of a table's columns, cut, for a message."""
-    shown = [repr(name[:_SHOWN_CHARACTERS]) for name in names[:_SHOWN_COLUMNS]]
-    return ", ".join(shown) + (", …" if len(names) > _SHOWN_COLUMNS else "")
+    quoted = [repr(name[:_SHOWN_CHARACTERS]) for name in names[:_SHOWN_COLUMNS]]
+    return ", ".join(quoted) + (", …" if len(names) > _SHOWN_COLUMNS else "")
 
 
 def document(row: object, fields: Fields) -> PoolDocument:

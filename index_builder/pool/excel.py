@@ -43,9 +43,9 @@ def sheet_rows(
         raise PoolInvalid(path, "workbooks need an extra: pip install 'polyrank[excel]'") from None
     try:
         with open_input(path) as raw:
-            unfolded, stored = sum(each.file_size for each in ZipFile(raw).infolist()), path.stat().st_size
-            if unfolded > max(_MUCH_BYTES, _MOST_TIMES * stored):
-                raise PoolInvalid(path, f"unfolds to {unfolded} bytes, more than {_MOST_TIMES} times its size")
+            content_bytes, file_bytes = sum(each.file_size for each in ZipFile(raw).infolist()), path.stat().st_size
+            if content_bytes > max(_MUCH_BYTES, _MOST_TIMES * file_bytes):
+                raise PoolInvalid(path, f"unfolds to {content_bytes} bytes, more than {_MOST_TIMES} times its size")
             workbook = load_workbook(raw, read_only=True, data_only=True, keep_links=False)
             sheet, *others = [each for each in workbook.worksheets if each.sheet_state == "visible"]
             for other in others:

@@ -60,10 +60,10 @@ def parquet_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iter
         with open_input(path) as raw:
             file = read(raw)
             _require_few(path, file)
-            called, paths = _columns(path, file, fields, columns)
+            name_of, paths = _columns(path, file, fields, columns)
             inside = tuple(f"{path}." for path in paths)
-            stored = [file.schema.column(at).path for at in range(file.metadata.num_columns)]
-            leaves = [at for at, path in enumerate(stored) if f"{path}.".startswith(inside)]
+            column_paths = [file.schema.column(at).path for at in range(file.metadata.num_columns)]
+            leaves = [at for at, path in enumerate(column_paths) if f"{path}.".startswith(inside)]
             _require_bounded(path, file, leaves)
             # Of texts, what is little in each row group is kept as it is stored: it may be repeated very often.
             texts = [at for at in leaves if file.schema.column(at).physical_type == "BYTE_ARRAY"]
@@ -72,7 +72,7 @@ def parquet_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iter
             file = read(raw, read_dictionary=[file.schema.column(at).path for at in little])
             number = 0
             for batch in file.iter_batches(rows_at_once, columns=paths):
-                names = [called[name] for name in batch.schema.names]
+                names = [name_of[name] for name in batch.schema.names]
                 for row in _rows(pa.RecordBatch.from_arrays(list(map(_cast, batch.columns)), names=names)):
                     number += 1
                     yield number, row
@@ -97,14 +97,14 @@ def _columns(
         require_columns([name.strip() for name in schema.names], columns)
     except RowError as error:
         raise PoolInvalid(path, f"{error}: there are {shown_names(schema.names)}") from None
-    called = column_names(schema.names, columns)
-    if "text" not in called:
-        raise PoolInvalid(path, f"there is no column 'text', but {shown_names(called)}; rename the one with the texts")
-    if len(set(called)) < len(called):
+    names = column_names(schema.names, columns)
+    if "text" not in names:
+        raise PoolInvalid(path, f"there is no column 'text', but {shown_names(names)}; rename the one with the texts")
+    if len(set(names)) < len(names):
         raise PoolInvalid(path, "two columns have one name")
-    texts = ("text", "id") if "id" in called or "_id" not in called else ("text", "_id", "title")
+    texts = ("text", "id") if "id" in names or "_id" not in names else ("text", "_id", "title")
     paths: list[str] = []
-    for column, name in zip(schema, called, strict=True):
+    for column, name in zip(schema, names, strict=True):
         if name in texts and not _is_text(column.type):
             raise PoolInvalid(path, f"the column {column.name!r} holds {column.type}; make it strings, or drop it")
         for inner, kind in _inside(column):
@@ -113,7 +113,7 @@ def _columns(
             else:
                 why = f"it holds {_short(kind)}, which JSON cannot say"
                 fields.leave_out(name + inner.removeprefix(column.name), why, file.metadata.num_rows)
-    return dict(zip(schema.names, called, strict=True)), paths
+    return dict(zip(schema.names, names, strict=True)), paths
 
 
 def _inside(column: "pa.Field[Any]") -> Iterator[tuple[str, pa.DataType]]:
@@ -135,11 +135,11 @@ def _require_bounded(path: Path, file: "ParquetFile", leaves: Sequence[int]) -> 
     for at in leaves:
         is_list = file.schema.column(at).max_repetition_level > 0
         for chunk in _chunks(file, at):
-            name, stored = chunk.path_in_schema, chunk.total_uncompressed_size
+            name, size = chunk.path_in_schema, chunk.total_uncompressed_size
             if is_list and chunk.num_values > _MOST_LIST_VALUES:
                 many = f"{chunk.num_values} values of the column {name!r}, more than {_MOST_LIST_VALUES}"
                 raise PoolInvalid(path, f"a row group holds {many}; write smaller row groups")
-            if stored > _LITTLE_BYTES and stored > _MOST_TIMES * chunk.total_compressed_size:
+            if size > _LITTLE_BYTES and size > _MOST_TIMES * chunk.total_compressed_size:
                 raise PoolInvalid(path, f"the column {name!r} unfolds to more than {_MOST_TIMES} times its size")
 
 
@@ -155,15 +155,15 @@ def _batch_rows(path: Path, file: "ParquetFile", leaves: Sequence[int], little: 
     rows = _BATCH_ROWS
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
-        stored = sum(group.column(at).total_uncompressed_size for at in leaves)
+        total = sum(group.column(at).total_uncompressed_size for at in leaves)
         small = sum(group.column(at).total_uncompressed_size for at in little)
         if small > _MUCH_BYTES:
             raise PoolInvalid(path, f"the columns of a row group hold {small} bytes; write smaller row groups")
         compressed = sum(group.column(at).total_compressed_size for at in leaves)
-        if stored > max(_MUCH_BYTES, _MOST_TIMES_OF_MUCH * compressed):
-            many = f"{stored} bytes, more than {_MOST_TIMES_OF_MUCH} times its size"
+        if total > max(_MUCH_BYTES, _MOST_TIMES_OF_MUCH * compressed):
+            many = f"{total} bytes, more than {_MOST_TIMES_OF_MUCH} times its size"
             raise PoolInvalid(path, f"a row group unfolds to {many}; write smaller row groups")
-        rows = min(rows, _BATCH_BYTES * max(1, group.num_rows) // max(1, stored - small))
+        rows = min(rows, _BATCH_BYTES * max(1, group.num_rows) // max(1, total - small))
     return max(1, rows)
 
 

@@ -230,8 +230,8 @@ def table_of(path: Path, stream: io.TextIOWrapper, count_known: Callable[[Sequen
     Raises PoolInvalid, then or while rows are read, where the header is not valid, or lines are too long or blank.
     """
     lines, blank = lines_of(stream), BlankLines()
-    skipped, first, stated = _first_line(lines, blank)
-    separator = stated or _separator(first, count_known)
+    skipped, first, own_separator = _first_line(lines, blank)
+    separator = own_separator or _separator(first, count_known)
     return Table(separator, _cells(path, chain([first], lines), separator, skipped, blank))
 
 

@@ -146,9 +146,9 @@ def _head(address: str) -> Address:
     """Return where the head listens; for "auto" as Ray finds it, without importing it."""
     text = os.environ.get("RAY_ADDRESS") or _noted_here() if address == AUTO else address
     if head := _parsed(text):
-        noted = _parsed(_noted_here())
+        local_head = _parsed(_noted_here())
         # A head that listens on every interface answers on the loopback, too, but its nodes have other addresses.
-        return noted if noted and head.is_loopback and noted.port == head.port else head
+        return local_head if local_head and head.is_loopback and local_head.port == head.port else head
     if text:
         raise ClusterUnavailable(text, "RAY_ADDRESS must be HOST:PORT of its head")
     raise ClusterUnavailable(AUTO, "this machine has no node of a cluster; start one, or give HOST:PORT")

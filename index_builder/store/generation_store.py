@@ -206,13 +206,13 @@ class GenerationStore:
         manifest = self.manifest(generation)
         with telling(f"opening generation {generation}"), ExitStack() as stack:
             check_beside_parts(self.path(generation), manifest)
-            opened = []
+            generations = []
             for part in range(len(manifest.parts)):
-                opened.append(self.open(generation, part))
-                stack.callback(opened[-1].close)
+                generations.append(self.open(generation, part))
+                stack.callback(generations[-1].close)
             self.check_updates(manifest)
             stack.pop_all()
-        return opened
+        return generations
 
     def verify(self, generation: str) -> Manifest:
         """Check every byte of a generation, a part at a time, and of its update log; errors as `open_parts`."""

@@ -38,12 +38,12 @@ def page(snapshot: Snapshot, start: int, limit: int, filter_: Mapping[str, Any] 
     for _ in range(MOST_PARTS):
         if row >= snapshot.row_end:
             return Page(hits, None)
-        part_end, left = min(row + PART_ROWS, snapshot.row_end), limit - len(hits)
+        part_end, most = min(row + PART_ROWS, snapshot.row_end), limit - len(hits)
         rows = snapshot.rows_between(row, part_end)
-        rows = rows[:left] if filter_ is None else rows
+        rows = rows[:most] if filter_ is None else rows
         candidates = snapshot.candidates(rows)
         if filter_ is not None:
-            places = matching_places([candidate.metadata for candidate in candidates], filter_)[:left].tolist()
+            places = matching_places([candidate.metadata for candidate in candidates], filter_)[:most].tolist()
             rows, candidates = rows[places], [candidates[place] for place in places]
         for at, candidate in zip(rows.tolist(), candidates, strict=True):
             hits.append(candidate)

@@ -100,16 +100,16 @@ def _alike(field: str, names: set[str]) -> list[str]:
     same = [name for name in usable if name.rpartition(".")[2].lower() == last]
     if same:
         return nsmallest(_MOST_ALIKE, same)
-    cut = field[:MAX_NAME_CHARS]
-    compared = nsmallest(MOST_COMPARED, usable, key=lambda name: (abs(len(name) - len(cut)), name))
-    return get_close_matches(cut, compared, _MOST_ALIKE, cutoff=0.7)
+    prefix = field[:MAX_NAME_CHARS]
+    compared = nsmallest(MOST_COMPARED, usable, key=lambda name: (abs(len(name) - len(prefix)), name))
+    return get_close_matches(prefix, compared, _MOST_ALIKE, cutoff=0.7)
 
 
 def _why(condition: Condition, report: ConditionReport) -> str:
     name, operand = condition[0][:MAX_NAME_CHARS], condition[1]
     if not report.kinds:
-        meant = get_close_matches(name, sorted(report.alike), 1, cutoff=0.0)
-        return f"no candidate has the field {name}" + "".join(f"; did you mean {each}?" for each in meant)
+        guesses = get_close_matches(name, sorted(report.alike), 1, cutoff=0.0)
+        return f"no candidate has the field {name}" + "".join(f"; did you mean {each}?" for each in guesses)
     if isinstance(operand, Mapping):
         bounds = [bound for key, bound in operand.items() if key != "exists"]
         if not bounds:
