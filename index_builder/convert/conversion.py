@@ -66,12 +66,12 @@ def convert(kinds: Sequence[Recognised], output: Path, options: ConvertOptions, 
 
     Raises InvalidInput or PoolInvalid if a file cannot be read, or holds nothing to keep, or it must be asked how.
     """
-    used = kinds[0].map
-    report = Conversion(used)
+    map_ = kinds[0].map
+    report = Conversion(map_)
     with filling(output) as inside, table_on_disk() as table, ExitStack() as stack:
         writer = _Writer(inside, stack, report, table, options)
         read = _read(kinds, options, table, writer)
-        if used.collection:
+        if map_.collection:
             read = (each for kind in kinds for each in _collection(kind.files[0][0].parent, table))
         for count, (file, number, split, each) in enumerate(read, 1):
             writer.take(each, split, file, number)
@@ -88,20 +88,20 @@ def convert(kinds: Sequence[Recognised], output: Path, options: ConvertOptions, 
 def _read(
     kinds: Sequence[Recognised], options: ConvertOptions, table: sqlite3.Connection, writer: "_Writer"
 ) -> Iterator[tuple[str | Path, int, str, Outcome]]:
-    used = kinds[0].map
-    talks, reads = Talks(table, used, options), Reads(used)
+    map_ = kinds[0].map
+    talks, reads = Talks(table, map_, options), Reads(map_)
     for place, file, split in ((kind.each, file, split) for kind in kinds for file, split in kind.files):
         head: Object | None = None
-        for number, row in records(file, writer.encoding_of(file), place, used.lines or None):
+        for number, row in records(file, writer.encoding_of(file), place, map_.lines or None):
             try:
                 if isinstance(row, RowError):
                     raise row
                 record = placed(row, file) | ({"_head": head} if head else {})
                 writer.unread(reads.unread(record), file, number)
-                head = record if "head" in used.paths and used.holds("head", record) else None
-                parts = _parts(used, record) if head is None else []
-                if "documents" in used.paths:
-                    yield from ((file, number, split, each) for part in parts for each in _documents(used, part))
+                head = record if "head" in map_.paths and map_.holds("head", record) else None
+                parts = _parts(map_, record) if head is None else []
+                if "documents" in map_.paths:
+                    yield from ((file, number, split, each) for part in parts for each in _documents(map_, part))
                     continue
                 for part in parts:
                     talks.add(part, file, number, split)
@@ -111,7 +111,7 @@ def _read(
                 yield file, number, split, RowError("nested too deep")
             except (orjson.JSONEncodeError, UnicodeEncodeError):
                 yield file, number, split, RowError(_UNSAID)
-    if "documents" not in used.paths:
+    if "documents" not in map_.paths:
         yield from talks.examples()
         writer.report.messages = talks.counts
 
@@ -156,23 +156,23 @@ def _texts(table: sqlite3.Connection, kind: str, names: Sequence[str]) -> list[s
     return [text for name in names for (text,) in table.execute(find, (kind, name)) if text.strip()]
 
 
-def _parts(used: Map, record: Object) -> list[Object]:
-    if "inside" not in used.paths:
+def _parts(map_: Map, record: Object) -> list[Object]:
+    if "inside" not in map_.paths:
         return [record]
-    parts = used.find("inside", record)
+    parts = map_.find("inside", record)
     return [{**part, "_record": record} for part in parts or () if isinstance(part, dict)]
 
 
-def _documents(used: Map, record: Object) -> Iterator[Object]:
-    documents = used.find("documents", record)
+def _documents(map_: Map, record: Object) -> Iterator[Object]:
+    documents = map_.find("documents", record)
     for each in documents if isinstance(documents, list) else [documents]:
         if not isinstance(each, dict):
             raise RowError("the row has no document")
         inner = each if each is record else {**each, "_record": record}
-        text, name = message_text(used.find("text", inner)), used.find("name", inner)
+        text, name = message_text(map_.find("text", inner)), map_.find("name", inner)
         if not text:
             raise RowError("nothing at the path of the text; name another one by --columns text=…")
-        others = {key: value for key, value in used.metadata(inner, text).items() if value != name}
+        others = {key: value for key, value in map_.metadata(inner, text).items() if value != name}
         nested = others.pop("metadata", None)
         own = nested if isinstance(nested, dict) else {} if nested is None else {"metadata": nested}
         yield {"text": text, "metadata": {**others, **own}} | ({} if name is None else {"id": str(name)})

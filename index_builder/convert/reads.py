@@ -21,21 +21,21 @@ _PASSED_ON["values"] = ("*",)
 class Reads:
     """The fields of a record that the paths of a map read: a tree of their names; `*` is any name."""
 
-    def __init__(self, used: Map) -> None:
+    def __init__(self, map_: Map) -> None:
         self.tree: Object = {}
         root: list[Place] = [()]
-        record = self._of(used.paths["inside"], root, root) if "inside" in used.paths else root
-        inner = next((key for key in ("messages", "documents") if key in used.paths), None)
-        messages = self._of(used.paths[inner], record, root) if inner else record
-        if inner and "text" not in used.paths:
+        record = self._of(map_.paths["inside"], root, root) if "inside" in map_.paths else root
+        inner = next((key for key in ("messages", "documents") if key in map_.paths), None)
+        messages = self._of(map_.paths[inner], record, root) if inner else record
+        if inner and "text" not in map_.paths:
             self._mark(messages)
-        for key in set(used.paths) - {"inside", "messages", "documents", "replies"}:
-            own = key in OF_RECORD or ("right" in used.paths and key in ("candidates", "wrong"))
-            self._mark(self._of(used.paths[key], record if own else messages, root if own else record))
-        for path in [used.keep] if isinstance(used.keep, str) else used.keep.values():
-            self._mark(self._of(path, messages if "documents" in used.paths else record, root))
-        if "replies" in used.paths:  # they are as what they answer
-            below = self._of(used.paths["replies"], [()], root)
+        for key in set(map_.paths) - {"inside", "messages", "documents", "replies"}:
+            own = key in OF_RECORD or ("right" in map_.paths and key in ("candidates", "wrong"))
+            self._mark(self._of(map_.paths[key], record if own else messages, root if own else record))
+        for path in [map_.keep] if isinstance(map_.keep, str) else map_.keep.values():
+            self._mark(self._of(path, messages if "documents" in map_.paths else record, root))
+        if "replies" in map_.paths:  # they are as what they answer
+            below = self._of(map_.paths["replies"], [()], root)
             for node in map(self._node, messages):
                 node |= {place[-1]: node for place in below}
 

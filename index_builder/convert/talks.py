@@ -84,15 +84,15 @@ class Talks:
 
     Args:
         table: a database for them alone.
-        used: the map by which records are read.
-        asked: what was asked beside it.
+        map_: the map by which records are read.
+        options: what was asked beside it.
     """
 
-    def __init__(self, table: sqlite3.Connection, used: Map, options: ConvertOptions) -> None:
-        self._table, self._map, self._options = table, used, options
-        self._answering = frozenset(map(folded_line, options.answering or used.answering))
-        self._by_path = "answers" in used.paths and not options.answering
-        self._is_whole = "messages" in used.paths or "text" not in used.paths
+    def __init__(self, table: sqlite3.Connection, map_: Map, options: ConvertOptions) -> None:
+        self._table, self._map, self._options = table, map_, options
+        self._answering = frozenset(map(folded_line, options.answering or map_.answering))
+        self._by_path = "answers" in map_.paths and not options.answering
+        self._is_whole = "messages" in map_.paths or "text" not in map_.paths
         self._hashes = SeenHashes()
         self.counts, self._part, self._ended, self._stem = MessageCounts(), 0, True, ""
         table.execute("CREATE TABLE talks (talk INTEGER PRIMARY KEY, key TEXT UNIQUE, name, file, line, split)")
@@ -100,25 +100,25 @@ class Talks:
             "CREATE TABLE messages"
             " (row INTEGER PRIMARY KEY, talk INTEGER, ours, who, time, place, name, parent, letters, data)"
         )
-        if (options.answering or options.first_asks) and "who" not in used.paths:
-            raise InvalidInput(f"{used.called}: the map does not say who speaks; add who = … to it")
+        if (options.answering or options.first_asks) and "who" not in map_.paths:
+            raise InvalidInput(f"{map_.called}: the map does not say who speaks; add who = … to it")
 
     def add(self, record: Object, file: Path, number: int, split: str) -> None:
         """Take in a record. Raises RowError where it cannot be read."""
-        used = self._map
+        map_ = self._map
         if self._stem != (stem := file.name.partition(".")[0]):
             self._stem, self._part, self._ended = stem, 0, True
-        if self._ended or used.holds("begins", record):
+        if self._ended or map_.holds("begins", record):
             self._part += 1
-        self._ended = "ends" in used.paths and used.holds("ends", record)
-        name = used.find("conversation", record)
+        self._ended = "ends" in map_.paths and map_.holds("ends", record)
+        name = map_.find("conversation", record)
         name = None if isinstance(name, str) and says_nothing(name) else name
         if name is not None and not isinstance(name, str | int | float):
             raise RowError("conversation is neither a text nor a number")
-        if "conversation" in used.paths and not self._is_whole and (name is None or not str(name).strip()):
+        if "conversation" in map_.paths and not self._is_whole and (name is None or not str(name).strip()):
             raise RowError("the row names no conversation")
-        is_new = self._is_whole and not used.joined
-        has_parts = {"begins", "ends"} & {*used.paths}
+        is_new = self._is_whole and not map_.joined
+        has_parts = {"begins", "ends"} & {*map_.paths}
         talk_name = f"{stem}:{number}" if is_new else f"{stem}:{self._part}" if has_parts else stem
         talk_name = talk_name if name is None else str(name).strip()
         contents = self._messages(record)
@@ -145,16 +145,16 @@ class Talks:
 
     def _messages(self, record: Object) -> Iterator[tuple[Any, ...]]:
         """Yield what is said in a record, in order: columns, and an object of the text and what goes with it."""
-        used = self._map
-        with_it = {"persona": _listed(used.find("persona", record), self._text), "metadata": self._metadata(record)}
+        map_ = self._map
+        with_it = {"persona": _listed(map_.find("persona", record), self._text), "metadata": self._metadata(record)}
         with_it = {key: value for key, value in with_it.items() if value}
         if with_it and self._is_whole:  # times may put any message first
             yield _OTHER, None, None, _BEFORE, None, None, {"text": "", **with_it}
             with_it = {}
         for key, who in (("system", SYSTEM), ("first", USER)):
-            if text := self._text(used.find(key, record)):
+            if text := self._text(map_.find(key, record)):
                 yield _OTHER, who, None, _BEFORE, None, None, {"text": text}
-        value = used.find("messages", record) if "messages" in used.paths else [record] if "text" in used.paths else []
+        value = map_.find("messages", record) if "messages" in map_.paths else [record] if "text" in map_.paths else []
         stack = [(each, None) for each in reversed(value if isinstance(value, list) else [value])]
         while stack:
             message, above = stack.pop()
@@ -162,38 +162,38 @@ class Talks:
                 continue
             inside = {**message, "_record": record} if isinstance(message, dict) else message
             ours, who, time, place, name, parent, data = self._message(inside, above)
-            below = used.find("replies", inside)
+            below = map_.find("replies", inside)
             stack += [(each, name) for each in reversed(below if isinstance(below, list) else [])]
             if data["text"] or with_it or name is not None or ours:
                 yield ours, who, time, place, name, parent, data | with_it
                 with_it = {}
-        if replies := _listed(used.find("right", record), self._text):
+        if replies := _listed(map_.find("right", record), self._text):
             data = {"text": replies[0], "also": replies[1:], **self._beside(record)}
-            place = _AFTER if "messages" in used.paths else _BETWEEN
+            place = _AFTER if "messages" in map_.paths else _BETWEEN
             time = self._time(record) if place == _BETWEEN else None
             _count(self.counts.ours, ASSISTANT)
             yield _ANSWER, ASSISTANT, time, place, None, None, data | with_it
-        elif "right" in used.paths and self._is_whole:
+        elif "right" in map_.paths and self._is_whole:
             wrong = ", but a wrong one" if self._beside(record).get("wrong") else ""
             raise RowError(f"no reply that is right{wrong}")
 
     def _message(self, message: Any, above: str | None) -> tuple[Any, ...]:
-        used = self._map
-        name, parent = (None if (it := used.find(key, message)) is None else str(it) for key in ("name", "parent"))
+        map_ = self._map
+        name, parent = (None if (it := map_.find(key, message)) is None else str(it) for key in ("name", "parent"))
         parent = above if parent is None else parent
-        who = used.find("who", message)
+        who = map_.find("who", message)
         if isinstance(who, dict | list):
             raise RowError(f"who is {'an object' if isinstance(who, dict) else 'a list'}; name a field in it")
         speaker = None if who is None else str(who).strip()
-        if "only" in used.paths and not used.holds("only", message):
+        if "only" in map_.paths and not map_.holds("only", message):
             self.counts.passed += 1
             return _OTHER, None, None, _BEFORE, name, parent, {"text": ""}
-        text = self._text(used.find("text", message) if "text" in used.paths else message)
+        text = self._text(map_.find("text", message) if "text" in map_.paths else message)
         data: Object = {"text": text}
-        is_context = "right" in used.paths
+        is_context = "right" in map_.paths
         ours: int | None = None
         if self._by_path:
-            ours = int(used.holds("answers", message))
+            ours = int(map_.holds("answers", message))
             speaker = speaker or (ASSISTANT if ours else USER)
         elif self._answering:
             ours = int(folded_line(speaker or "") in self._answering)
@@ -201,7 +201,7 @@ class Talks:
             ours = _OTHER
         if ours and is_context:
             ours = _CONTEXT
-        if ours and "learn" in used.paths and not used.holds("learn", message):
+        if ours and "learn" in map_.paths and not map_.holds("learn", message):
             data["learn"] = False
         if ours == _ANSWER:
             data |= self._beside(message)
