@@ -256,7 +256,7 @@ class _Assembly:
     def append(self, encoded: EncodedChunk | None, plan: _Plan) -> None:
         """Write the next chunk, and note it when it is on the disk; None: nothing was encoded for it."""
         chunk = plan.chunk
-        truncated = self._cut([chunk.texts[at] for at in plan.in_store.positions.tolist()])
+        truncated = self._count_cut([chunk.texts[at] for at in plan.in_store.positions.tolist()])
         if encoded is not None and encoded.chunk.start != self.rows:
             raise BuildError(f"the chunk from row {encoded.chunk.start} came where that from row {self.rows} was due")
         new = Representations.none(self._model.dim, self._model.late_rows)
@@ -269,13 +269,13 @@ class _Assembly:
         vectors = plan.whole(new, self._written(plan.rows))
         self._matrix.put_many(chunk.ids, vectors)
         self._matrix.sync()
-        entry = self._described(chunk.ids, chunk.texts, vectors, truncated)
+        entry = self._chunk_of(chunk.ids, chunk.texts, vectors, truncated)
         if not self.chunks:
             sync_directory(self.directory)
         self._work.note([entry])
         self.chunks, self.rows = self.chunks + 1, self.rows + entry.rows
 
-    def _cut(self, texts: Sequence[str]) -> int:
+    def _count_cut(self, texts: Sequence[str]) -> int:
         """Count the texts that the model cuts, each once, as where they are encoded."""
         if not texts or not isinstance(self._model, TextEncoder):
             return 0
@@ -300,14 +300,14 @@ class _Assembly:
             for chunk, (ids, texts) in zip(chunks, table.batches(), strict=False):
                 clock("resume", rows, total)
                 vectors = blocks.read(len(ids))
-                if vectors is None or chunk != self._described(ids, texts, vectors, chunk.truncated):
+                if vectors is None or chunk != self._chunk_of(ids, texts, vectors, chunk.truncated):
                     break
                 self._matrix.put_many(ids, vectors)
                 copied.append(chunk)
                 rows += chunk.rows
         return copied
 
-    def _described(self, ids: Sequence[str], texts: Sequence[str], vectors: Representations, truncated: int) -> Chunk:
+    def _chunk_of(self, ids: Sequence[str], texts: Sequence[str], vectors: Representations, truncated: int) -> Chunk:
         model = self._model
         source = source_digest(model.fingerprint, (model.backend, model.rounding), self._dtype, ids, texts)
         return Chunk(self._part, len(ids), truncated, source, content_digest(vectors, truncated))

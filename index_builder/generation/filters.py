@@ -141,18 +141,18 @@ def reading(table: CandidateTable, filter_: Mapping[str, Any]) -> Steps[None]:
     fields = _fields_of(table)
     while fields.read_names(table):
         yield
-    for field in _named(filter_):
+    for field in _field_names(filter_):
         while fields.read(table, field):
             yield
 
 
-def _named(filter_: Mapping[str, Any]) -> set[str]:
+def _field_names(filter_: Mapping[str, Any]) -> set[str]:
     names: set[str] = set()
     for key, operand in filter_.items():
         if key == "$not":
-            names |= _named(operand)
+            names |= _field_names(operand)
         elif key in ("$and", "$or"):
-            names = names.union(*map(_named, operand))
+            names = names.union(*map(_field_names, operand))
         else:
             names.add(key)
     return names

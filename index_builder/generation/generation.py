@@ -191,7 +191,7 @@ def _check_files(files: dict[str, Path], empty: set[str], expected: dict[str, Fi
 def _files(path: Path) -> dict[str, Path]:
     """Every file below the directory but the manifest, by relative path; links and devices raise ValueError."""
     files = {}
-    for folder, folders, names in os.walk(path, onerror=_raised):
+    for folder, folders, names in os.walk(path, onerror=_raise):
         for entry in map(Path(folder).joinpath, [*folders, *names]):
             if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
                 raise ValueError(f"{entry.relative_to(path)} is not a plain file")
@@ -203,11 +203,11 @@ def _files(path: Path) -> dict[str, Path]:
 
 def _empty_directories(path: Path) -> set[str]:
     """The empty directories below the directory, by relative path; others show in the paths of their files."""
-    walked = os.walk(path, onerror=_raised)
-    return {Path(folder).relative_to(path).as_posix() for folder, folders, names in walked if not folders + names}
+    walk = os.walk(path, onerror=_raise)
+    return {Path(folder).relative_to(path).as_posix() for folder, folders, names in walk if not folders + names}
 
 
-def _raised(error: OSError) -> None:
+def _raise(error: OSError) -> None:
     raise error  # by default `os.walk` leaves out a directory that it cannot read
 
 

@@ -27,16 +27,16 @@ def excel_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iterat
     Raises PoolInvalid for a file that is no workbook, or whose first visible sheet has no usable header.
     """
 
-    def named(sheet: str, cells: list[str]) -> list[str]:
+    def name_columns(sheet: str, cells: list[str]) -> list[str]:
         return checked_header(path, cells, columns, f"the first row of sheet {sheet!r}", lambda: "name one so")
 
-    return sheet_rows(path, fields, named)
+    return sheet_rows(path, fields, name_columns)
 
 
 def sheet_rows(
-    path: Path, fields: Fields, named: Callable[[str, list[str]], Sequence[str]]
+    path: Path, fields: Fields, name_columns: Callable[[str, list[str]], Sequence[str]]
 ) -> Iterator[tuple[int, dict[str, object] | RowError]]:
-    """Yield rows as `excel_rows`; `named` is given the sheet's title and the cells of its first row: the names."""
+    """Yield rows as `excel_rows`; `name_columns` makes the names of a sheet's title and the cells of its first row."""
     try:
         from openpyxl import load_workbook
     except ImportError:
@@ -51,7 +51,7 @@ def sheet_rows(
             for other in others:
                 fields.leave_out(f"sheet {other.title}", "only the first sheet is read", other.max_row or 1)
             sheet.reset_dimensions()  # some programs write wrong ones
-            yield from _rows(path, sheet, named)
+            yield from _rows(path, sheet, name_columns)
     except PoolInvalid:
         raise
     # What a damaged workbook makes of openpyxl, of the archive in it and of its XML has no common kind.
@@ -60,7 +60,7 @@ def sheet_rows(
 
 
 def _rows(
-    path: Path, sheet: Any, named: Callable[[str, list[str]], Sequence[str]]
+    path: Path, sheet: Any, name_columns: Callable[[str, list[str]], Sequence[str]]
 ) -> Iterator[tuple[int, dict[str, object] | RowError]]:
     header: Sequence[str] = ()
     blank = BlankLines()
@@ -69,7 +69,7 @@ def _rows(
         if all(value is None for value in values):
             blank.skip()
         elif not header:
-            header = named(sheet.title, ["" if value is None else str(value) for value in values])
+            header = name_columns(sheet.title, ["" if value is None else str(value) for value in values])
         else:
             yield number, _row(header, values)
     if not header:

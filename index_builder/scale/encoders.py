@@ -73,13 +73,13 @@ class Encoder:
         self._name, self._runner, self._dtype = model, runner, dtype
 
     def begin(self) -> EncoderReport:
-        with _named():
+        with _host_named():
             require_token()
             return EncoderReport(Maker.of(self._model), socket.gethostname(), processor.identity())
 
     def encode(self, texts: Sequence[str]) -> tuple[EncoderReport, Representations]:
         """Encode the texts of a chunk, and round the vectors to the store's dtype; they are fetched in their turn."""
-        with _named():
+        with _host_named():
             tokens, truncated = self._model.tokenize_candidates(texts)
             vectors = rounded_all(self._model.represent_candidates(tokens), self._dtype)
             return EncoderReport(Maker.of(self._model), socket.gethostname(), processor.identity(), truncated), vectors
@@ -90,7 +90,7 @@ class Encoder:
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def _host_named() -> Iterator[None]:
     """Turn what is raised on purpose into an error that says where, and that can be sent."""
     try:
         yield
