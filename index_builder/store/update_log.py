@@ -1,6 +1,13 @@
-"""The update log of one generation: the file `STORE/log/<generation>.log`, which only grows.
+"""The update logs of a store, and the lock under which they are written.
 
-A record is
+    STORE/log/<generation>.log   the updates of a generation since it was built; it only grows
+    STORE/log/write.lock         held while an update is written, and while CURRENT changes
+    STORE/log/trial.lock         held while the generation on trial is given what it lacks
+
+A generation of several parts has one log for all of them. Only the active generation is updated; what another one
+receives when it becomes active says switch.py. Revisions grow over all generations: none is used twice.
+
+A record of a log is
 
     length u32 | checksum u32 | crc32 of these 8 bytes u32 | length bytes
 
@@ -20,10 +27,11 @@ What if the process dies here?
 Everything else that does not fit is damage, and refused.
 """
 
+import logging
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +41,10 @@ import numpy as np
 import orjson
 
 from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.documents import checked_id
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.locks import locked, try_locked
 from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.index_builder.vectors.late import fits
 from polyrank.model.durable import make_directory, write_atomically
@@ -45,6 +55,9 @@ _FORMAT = 1
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<III")
 _READ_BYTES = 1 << 20
+_SUFFIX = ".log"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,77 @@ class Update:
     upserts: Sequence[Candidate]  # candidates to add, or to put in the place of those with the same ids
     vectors: Representations  # what the model made of the upserts, in the store's dtype
     deletes: Sequence[str] = ()
+
+
+class UpdateLogs:
+    """The update logs under a store's root."""
+
+    def __init__(self, root: Path) -> None:
+        self._directory = root / "log"
+
+    @contextmanager
+    def writing(self, within_seconds: float | None = None) -> Iterator[None]:
+        """Be the only one who writes updates or changes CURRENT, for the block; StoreBusy if others take longer."""
+        make_directory(self._directory)
+        with locked(self._directory / "write.lock", within_seconds=within_seconds):
+            yield
+
+    def of(self, manifest: Manifest) -> "UpdateLog":
+        """The log of a generation, from its beginning; the file may not exist yet."""
+        subject = Subject(manifest.id, manifest.model.fingerprint, manifest.dim, manifest.dtype, manifest.late)
+        return UpdateLog(self.path(manifest.id), subject)
+
+    def path(self, generation: str) -> Path:
+        return self._directory / f"{generation}{_SUFFIX}"
+
+    def exists(self, generation: str) -> bool:
+        """Whether a generation has a log; every generation has one that is active, or was."""
+        return self.path(generation).exists()
+
+    def highest(self) -> int:
+        """The highest revision ever used, as far as the logs that are left tell."""
+        highest = 0
+        for found in self.all():
+            try:
+                found.catch_up()
+            except GenerationCorrupt as error:  # what comes before the damage was read
+                warn_of_loss(error)
+            highest = max(highest, found.revision, found.floor)
+        return highest
+
+    def was_active(self, manifest: Manifest) -> bool:
+        """Whether the generation is the active one, or was. Raises GenerationCorrupt if its log is damaged."""
+        own = self.of(manifest)
+        own.catch_up()
+        return own.was_active
+
+    def receiving(self) -> AbstractContextManager[bool]:
+        """Be the only one who gives a generation on trial what it lacks; yields whether nobody else does."""
+        make_directory(self._directory)
+        return try_locked(self._directory / "trial.lock")
+
+    def keep_only(self, generations: Collection[str]) -> None:
+        """Remove the logs of all other generations."""
+        for path in self._directory.glob(f"*{_SUFFIX}"):
+            if path.stem not in generations:
+                path.unlink()
+
+    def all(self, known: Collection[str] = ()) -> "Iterator[UpdateLog]":
+        """Every log whose first record is whole, but those of the `known` generations."""
+        for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
+            if path.stem in known:
+                continue
+            try:
+                yield UpdateLog.found(path)
+            except FileNotFoundError:
+                continue  # removed a moment ago
+            except GenerationCorrupt as error:
+                warn_of_loss(error)
+
+
+def warn_of_loss(error: GenerationCorrupt) -> None:
+    """Log what is damaged: the updates behind the damage are lost."""
+    log.warning("updates are lost: %s", error)  # whole, because a builder's process shows no fields
 
 
 class UpdateLog:
