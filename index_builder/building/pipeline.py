@@ -74,14 +74,14 @@ from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import Copies, Leftover, discard
-from polyrank.index_builder.vectors.encoder import DTYPES, Model, TextEncoder, encode_texts
-from polyrank.index_builder.vectors.late import each_of
-from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
+from polyrank.index_builder.vectors.local import DTYPES, LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.durable import sync_directory
 from polyrank.model.errors import InvalidInput
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.representations import each_of
 from polyrank.model.telling import telling
 from polyrank.model.text.language import count_languages
 

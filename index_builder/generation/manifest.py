@@ -12,7 +12,7 @@ from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.generation.slots import ALL, SLOTS, Slots
 from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.records import exactly, record, sealed, unsealed
-from polyrank.index_builder.vectors.encoder import DTYPES
+from polyrank.index_builder.vectors.local import DTYPES
 from polyrank.index_builder.vectors.redis import MAX_DIM
 from polyrank.model.representations import LateRows
 

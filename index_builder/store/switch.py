@@ -26,7 +26,8 @@ from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.locks import Lease, fenced, locked
 from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog, UpdateLogs, warn_of_loss
-from polyrank.index_builder.vectors.encoder import Encode, rounded_all
+from polyrank.index_builder.vectors.encoder import Encode
+from polyrank.index_builder.vectors.local import rounded_all
 from polyrank.model.durable import make_directory
 from polyrank.model.errors import shortage_in
 from polyrank.model.representations import Representations

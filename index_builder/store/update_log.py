@@ -45,8 +45,7 @@ from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.documents import checked_id
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.locks import locked, try_locked
-from polyrank.index_builder.vectors.encoder import DTYPES
-from polyrank.index_builder.vectors.late import fits
+from polyrank.index_builder.vectors.local import DTYPES
 from polyrank.model.durable import make_directory, write_atomically
 from polyrank.model.inputs import open_input
 from polyrank.model.representations import LateRows, Representations
@@ -290,7 +289,7 @@ class UpdateLog:
         counts, end = np.array(rows or [], np.int64), count * self.subject.dim
         first = values[:end].reshape(count, self.subject.dim)
         made = Representations(first, values[end:].reshape(-1, late.dim), counts)
-        if not fits(made, late):
+        if not made.fits(late):
             raise ValueError("the rows do not fit the candidates")
         return made
 
@@ -313,7 +312,7 @@ class UpdateLog:
     def _described_update(self, update: Update) -> tuple[dict[str, Any], bytes]:
         rows = [[checked_id(candidate.id), candidate.text, candidate.metadata] for candidate in update.upserts]
         content = {"revision": update.revision, "upserts": rows, "deletes": list(update.deletes)}
-        if update.upserts and not fits(update.vectors, self.subject.late):
+        if update.upserts and not update.vectors.fits(self.subject.late):
             raise ValueError("the rows of the second stage are not those that the generation's model makes")
         first, late, counts = update.vectors
         behind = np.ascontiguousarray(first, DTYPES[self.subject.dtype]).tobytes()

@@ -13,7 +13,7 @@ import numpy as np
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
-from polyrank.index_builder.vectors.encoder import rounded_all
+from polyrank.index_builder.vectors.local import rounded_all
 from polyrank.model.representations import Representations
 from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
 from polyrank.service.live.switching import Live

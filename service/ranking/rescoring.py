@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.generation.words import Words
-from polyrank.index_builder.vectors.late import each_of
-from polyrank.model.representations import Representations
+from polyrank.model.representations import Representations, each_of
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import Steps, in_parts
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
