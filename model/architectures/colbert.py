@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
+from polyrank.model.architectures.attention import ContextCodes, one_vector_each
 from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, masked_mean
+from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, masked_mean, unit_length
 from polyrank.model.architectures.sums import Unexplained
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid

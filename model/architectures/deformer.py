@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.backbone import Backbone, Layer, TensorBatch, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.late import (
@@ -22,6 +22,7 @@ from polyrank.model.architectures.late import (
     LateEncoder,
     score_head,
     second_stage_unexplained,
+    unit_length,
 )
 from polyrank.model.architectures.sums import Unexplained
 from polyrank.model.config import ModelConfig

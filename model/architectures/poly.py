@@ -9,10 +9,9 @@ from polyrank.model.architectures.attention import (
     first_outputs,
     last_and_first_outputs,
     last_outputs,
-    unit_length,
 )
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.architectures.late import LateEncoder, as_numpy
+from polyrank.model.architectures.late import LateEncoder, as_numpy, unit_length
 from polyrank.model.architectures.sums import Float64, StateSums, code_sums, of_length_one, output_sums
 from polyrank.model.config import ModelConfig
 
