@@ -7,7 +7,7 @@ The files are memory-mapped. A generation whose model counts no words has none o
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,9 +50,6 @@ class Words:
 
     evidence: LexicalScore
     table: WordTable
-
-    def table_of(self, texts: Sequence[str]) -> WordTable:
-        return WordTable.of(texts, self.table.statistics)
 
 
 def evidence_of(model: Path) -> LexicalScore | None:

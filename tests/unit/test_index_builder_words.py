@@ -18,6 +18,7 @@ from polyrank.index_builder.generation.generation import Generation, describe_fi
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.model.lexical.table import WordTable
 from polyrank.model.text.assembly import Conversation
 
 COUNT = 80
@@ -54,7 +55,7 @@ def test_the_words_are_opened_with_the_evidence_of_the_model(path: Path) -> None
     said = Conversation.of("text 7")
     values = words.evidence.values(said, words.table)
     assert np.argmin(values) == 7, "it was said already"
-    other = words.evidence.values(said, words.table_of(["text 7", "something else entirely"]))
+    other = words.evidence.values(said, WordTable.of(["text 7", "something else entirely"], words.table.statistics))
     assert other[0] == values[7]
     assert other[1] not in values
 
