@@ -18,9 +18,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_object
 from polyrank.model.config import ModelConfig
-from polyrank.model.lexical.features import ROW_FEATURES
 from polyrank.model.lexical.score import LexicalScore
-from polyrank.model.lexical.table import NewArray, WordTable
+from polyrank.model.lexical.table import ROW_FEATURES, NewArray, WordTable
 from polyrank.model.lexical.words import Statistics
 
 WORDS_DIRECTORY = "words"
