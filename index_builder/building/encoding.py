@@ -20,8 +20,13 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.building.stages import OnProgress
 from polyrank.index_builder.errors import BuildError
-from polyrank.index_builder.generation.candidates import CandidateTable, FindTexts, KnownTexts, TextIndex
-from polyrank.index_builder.generation.generation import CANDIDATES_FILE
+from polyrank.index_builder.generation.candidates import (
+    CANDIDATES_FILE,
+    CandidateTable,
+    FindTexts,
+    KnownTexts,
+    TextIndex,
+)
 from polyrank.index_builder.store.leftovers import Chunk, Journal, Leftover, content_digest, journal_of, source_digest
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder
 from polyrank.index_builder.vectors.local import EmbeddingsWriter, LeftBlocks, rounded_all, written
