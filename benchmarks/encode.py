@@ -9,7 +9,7 @@ from benchmarks.timing import medians_ms
 
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker
 from polyrank.model.text.assembly import Conversation
 
 _TURNS = 3
@@ -24,7 +24,7 @@ def texts_of(pool: Path, limit: int = 2000) -> list[str]:
     return [text for text, _ in zip(rows, range(limit), strict=False)]
 
 
-def measure_encode(ranker: LateRanker, texts: list[str]) -> list[dict[str, Any]]:
+def measure_encode(ranker: VectorRanker, texts: list[str]) -> list[dict[str, Any]]:
     """Measure candidates a second, and milliseconds for a context of one turn, one of ten, and 32 of mixed length.
 
     Raises:

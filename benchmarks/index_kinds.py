@@ -31,7 +31,7 @@ from polyrank.index_builder.index.choice import IndexSpec, choose_index
 from polyrank.index_builder.index.faiss_index import RETRIEVE_K, CandidateIndex
 from polyrank.index_builder.index.measuring import Probe, Probes, time_searches
 from polyrank.index_builder.index.retrieval import retrieve
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.model.search.scan import Query, Scan, prepare
 from polyrank.model.search.topk import top_k
 from polyrank.model.text.assembly import Conversation
@@ -65,7 +65,7 @@ def draw_conversations(files: list[Path], count: int, seed: int) -> list[Convers
     return conversations
 
 
-def embed_replies(ranker: polyrank.LateRanker, files: list[Path]) -> Matrix:
+def embed_replies(ranker: polyrank.VectorRanker, files: list[Path]) -> Matrix:
     """Encode `distinct_replies`, (N, D)."""
     texts, chunks = distinct_replies(files), []
     for start in range(0, len(texts), CHUNK_TEXTS):
@@ -75,7 +75,7 @@ def embed_replies(ranker: polyrank.LateRanker, files: list[Path]) -> Matrix:
     return np.concatenate(chunks)
 
 
-def embed_contexts(ranker: polyrank.LateRanker, files: list[Path], count: int, seed: int) -> Codes:
+def embed_contexts(ranker: polyrank.VectorRanker, files: list[Path], count: int, seed: int) -> Codes:
     """Encode what `draw_conversations` draws, (C, M, D)."""
     conversations = draw_conversations(files, count, seed)
     return np.stack(ranker.encode_contexts([ranker.tokenize_context(each)[0] for each in conversations]))
@@ -86,7 +86,7 @@ def encoded(arguments: argparse.Namespace) -> tuple[Matrix, Codes]:
     replies, codes = arguments.cache / "replies.npy", arguments.cache / "codes.npy"
     if not (replies.exists() and codes.exists()):
         arguments.cache.mkdir(parents=True, exist_ok=True)
-        ranker = load_late(arguments.model)
+        ranker = load_vector_ranker(arguments.model)
         np.save(codes, embed_contexts(ranker, arguments.contexts, arguments.count, arguments.seed))
         np.save(replies, embed_replies(ranker, arguments.replies))
     return np.load(replies), np.load(codes)

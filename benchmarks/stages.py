@@ -16,7 +16,7 @@ from benchmarks.timing import machine
 from polyrank.model.checkpoint.lookup import LEXICAL, is_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference.runners import Runner
-from polyrank.model.rankers.load import load_cross, load_late
+from polyrank.model.rankers.load import load_cross, load_vector_ranker
 from polyrank.model.rankers.networks import CrossRanker, Ranker, from_base
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.arguments import add_runner_options, chosen_runner, loaded
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _encode(options: argparse.Namespace) -> Measured:
-    ranker = loaded(load_late, options.model, _runner(options), "--model: ")
+    ranker = loaded(load_vector_ranker, options.model, _runner(options), "--model: ")
     return {**_described(options, ranker), "rows": encode.measure_encode(ranker, encode.texts_of(options.pool))}
 
 

@@ -24,7 +24,7 @@ from benchmarks.timing import wall_seconds
 
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate, read_pool
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.model.text.dialogues import read_dialogues
 
 SIZES = (1, 16, 256)
@@ -59,7 +59,7 @@ def main() -> int:
     contexts = [[turn.text for turn in each.conversation.turns] for each in dialogues]
     half = len(rows) // 2  # of the pool is built; the texts of the other half are put
     with tempfile.TemporaryDirectory() as store:
-        build(load_late(arguments.model), rows[:half], Path(store))
+        build(load_vector_ranker(arguments.model), rows[:half], Path(store))
         with served(Path(store)) as (url, _, _):
             before, numbers = ranking_ms(url, contexts), count()
             texts = (row.text for row in rows[half:])

@@ -10,9 +10,9 @@ from torch import Tensor
 from polyrank.model.architectures.attention import poly_scores
 from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import LateEncoder, as_numpy
 from polyrank.model.architectures.pairs import PairEncoder
 from polyrank.model.architectures.sums import Float64, StateSums, Unexplained
+from polyrank.model.architectures.vector import VectorEncoder, as_numpy
 from polyrank.model.explanation import Explanation, Occluded, code_contributions, pair_contributions, without
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation
@@ -20,13 +20,13 @@ from polyrank.model.text.reading import Steps
 from polyrank.model.text.sequences import Pairs, PlacedToken
 
 
-class LateExplainer:
-    """Takes the scores of a LateEncoder apart. Its forward passes are for the thread of the models.
+class VectorExplainer:
+    """Takes the scores of a VectorEncoder apart. Its forward passes are for the thread of the models.
 
-    `unexplained`: which parts of a score it leaves out, and why (`LateEncoder.unexplained`).
+    `unexplained`: which parts of a score it leaves out, and why (`VectorEncoder.unexplained`).
     """
 
-    def __init__(self, encoder: LateEncoder, assembler: Assembler) -> None:
+    def __init__(self, encoder: VectorEncoder, assembler: Assembler) -> None:
         self.unexplained: dict[Unexplained, str] = encoder.unexplained(encoder.config)
         self._encoder, self._config, self._assembler = encoder, encoder.config, assembler
         self._second_stage = encoder.late_rows(encoder.config, encoder.context.dim) is not None

@@ -21,7 +21,7 @@ _SETTINGS = f"{_TRAINING}.config"
 class Architecture:
     """What one architecture brings."""
 
-    # Reference to the network, a LateEncoder (`retrieves`) or a PairEncoder; None: it has none, and ranks by words
+    # Reference to the network, a VectorEncoder (`retrieves`) or a PairEncoder; None: it has none, and ranks by words
     # alone.
     encoder: str | None
     retrieves: bool = True  # True: it can search a whole pool; False: it scores pairs
@@ -33,9 +33,9 @@ class Architecture:
     # What it alone has, in `polyrank.json` and as options of training; None: nothing.
     options: type[Block] | None = None
     # Reference to what trains the network, an Objective (polyrank.model.training.objective).
-    objective: str | None = f"{_TRAINING}.apart:LateObjective"
+    objective: str | None = f"{_TRAINING}.vector_objective:VectorObjective"
     # Reference to what trains the network to tell classes of pairs, an Objective; None: it cannot.
-    classifier: str | None = f"{_TRAINING}.apart:ApartObjective"
+    classifier: str | None = f"{_TRAINING}.vector_objective:ApartObjective"
     # Whether it reads texts as they are, and ranks by candidate attention between vectors alone: then it serves without
     # its network's class, which takes torch, where it was compiled before.
     by_vectors: bool = False
@@ -176,8 +176,8 @@ ARCHITECTURES = {
         f"{_NETWORKS}.cross:CrossEncoder",
         retrieves=False,
         settings=f"{_SETTINGS}:PairTrainConfig",
-        objective=f"{_TRAINING}.together:PairObjective",
-        classifier=f"{_TRAINING}.together:JointObjective",
+        objective=f"{_TRAINING}.pair_objective:PairObjective",
+        classifier=f"{_TRAINING}.pair_objective:JointObjective",
         beyond_vectors="it reads context and candidate together, and makes no vectors",
     ),
     "uni": Architecture(
@@ -186,7 +186,7 @@ ARCHITECTURES = {
         reads_once=True,
         settings=f"{_SETTINGS}:PairTrainConfig",
         options=UniConfig,
-        objective=f"{_TRAINING}.together:PairObjective",
+        objective=f"{_TRAINING}.pair_objective:PairObjective",
         classifier=None,
         beyond_vectors="a candidate reads the context's tokens, and it makes no vectors",
     ),

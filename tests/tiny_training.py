@@ -15,7 +15,7 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.network import Network
 from polyrank.model.inference.torch_backend import TorchBackend
-from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRanker, UniRanker
+from polyrank.model.rankers.networks import CrossRanker, NetworkRanker, UniRanker, VectorRanker
 from polyrank.model.registry import ARCHITECTURES, trainable
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, Report
@@ -99,7 +99,7 @@ def ranker_of(student: Student) -> NetworkRanker:
     student.encoder.eval()
     files = CheckpointFiles(student.config, student.directory, {})
     row = ARCHITECTURES[student.config.architecture]
-    kind: Any = LateRanker if row.retrieves else UniRanker if row.reads_once else CrossRanker
+    kind: Any = VectorRanker if row.retrieves else UniRanker if row.reads_once else CrossRanker
     compiler = Compiler(TorchBackend())
     ranker: NetworkRanker = kind("student", Network.of(student.encoder), student.assembler, files, compiler)
     return ranker

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyrank.model.architectures.attention import ContextCodes, one_vector_each
 from polyrank.model.architectures.backbone import TensorBatch
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, masked_mean, unit_length
+from polyrank.model.architectures.vector import CandidateState, ContextState, VectorEncoder, masked_mean, unit_length
 from polyrank.model.config import ModelConfig
 from polyrank.model.options import Block, Bounds, option
 from polyrank.model.registry import Architecture
@@ -28,7 +28,7 @@ class ToyConfig(Block):
     best: int = option(2, "best products that count", Bounds(1, 50), name="best_products", metavar="K")
 
 
-class ToyEncoder(LateEncoder):
+class ToyEncoder(VectorEncoder):
     """`score = score_scale * mean of the k best q_i . d_j` over unit token states of both sides."""
 
     def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:

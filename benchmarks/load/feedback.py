@@ -31,7 +31,7 @@ from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.service.feedback.reading import uses
 
 OFF, ON, TRIAL = "off", "texts", "trial"
@@ -48,7 +48,7 @@ def both(options: argparse.Namespace) -> Iterator[dict[str, tuple[Path, str]]]:
             return
         with store_of(options) as second:
             rows = [row for row in read_pool([options.pool]) if isinstance(row, Candidate)]
-            built = build(load_late(options.trial), rows, second, BuildOptions(activate=False))
+            built = build(load_vector_ranker(options.trial), rows, second, BuildOptions(activate=False))
             GenerationStore(second).begin_trial(built.generation, SHARE)
             yield {ON: (store, ON), TRIAL: (second, ON)}
 

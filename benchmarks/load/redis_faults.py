@@ -31,7 +31,7 @@ from benchmarks.timing import machine
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import read_pool
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, State
 
 COLUMNS = ("fault", "requests", "failed", "p50_ms", "p99_ms", "max_ms")
@@ -106,7 +106,7 @@ def row(fault: str, answers: list[Answer]) -> dict[str, Any]:
 def served(options: argparse.Namespace) -> Iterator[tuple[Running, subprocess.Popen[bytes], RedisProxy]]:
     """Run a Redis with the vectors of a store, a proxy before it, and a server that reads vectors only from there."""
     with tempfile.TemporaryDirectory() as store, running_redis() as (url, process):
-        build(load_late(options.model), read_pool([options.pool]), Path(store), BuildOptions(redis_url=url))
+        build(load_vector_ranker(options.model), read_pool([options.pool]), Path(store), BuildOptions(redis_url=url))
         proxy = RedisProxy(url)
         settings = {"redis_url": proxy.url, "vectors": "redis", "vector_cache_mb": 0}
         try:

@@ -15,7 +15,7 @@ from benchmarks.peers.models import CHAT_POLY, cross_in, poly_in
 from benchmarks.peers.worker import answer
 
 from polyrank.model.inference.runners import Runner
-from polyrank.model.rankers.load import load_cross, load_late
+from polyrank.model.rankers.load import load_cross, load_vector_ranker
 from polyrank.model.text.assembly import Conversation
 
 Calls = dict[str, Callable[[Sequence[Any]], Any]]
@@ -23,7 +23,7 @@ Calls = dict[str, Callable[[Sequence[Any]], Any]]
 
 def encode(model: Path, runner: Runner) -> tuple[Calls, Runner]:
     """Return calls from texts to context vectors (N, M, D) and to candidate embeddings (N, D)."""
-    ranker = load_late(model, *runner)
+    ranker = load_vector_ranker(model, *runner)
 
     def contexts(texts: Sequence[str]) -> Any:
         tokens = [ranker.tokenize_context(Conversation.of(text))[0] for text in texts]

@@ -17,7 +17,7 @@ import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.model.representations import Representations
 
 MOST = 100_000
@@ -33,7 +33,7 @@ class Pools:
             so vectors that another back-end made are taken over.
     """
 
-    def __init__(self, folder: Path, texts: Sequence[str], ranker: polyrank.LateRanker) -> None:
+    def __init__(self, folder: Path, texts: Sequence[str], ranker: polyrank.VectorRanker) -> None:
         identity = hashlib.sha256("\n".join([ranker.fingerprint, *texts]).encode()).hexdigest()[:16]
         self._folder = folder / identity
         self.most = len(texts)
@@ -70,10 +70,10 @@ class Pools:
         return vectors
 
 
-def pools_of(options: argparse.Namespace) -> tuple[polyrank.LateRanker, Pools]:
+def pools_of(options: argparse.Namespace) -> tuple[polyrank.VectorRanker, Pools]:
     """Return chat-poly with default settings and one thread, and the pools that it encodes; see `parser_of`."""
     base_in(options.cache / "models")  # which the peers read
     torch.set_num_threads(1)  # as servers have
-    ranker = load_late(CHAT_POLY, "auto", "auto")
+    ranker = load_vector_ranker(CHAT_POLY, "auto", "auto")
     texts = list(dict.fromkeys(inputs.replies(options.pool)))[:MOST]
     return ranker, Pools(options.cache / "pools", texts, ranker)

@@ -26,7 +26,7 @@ from polyrank.model.text.assembly import Conversation
 CONTEXTS = 100
 
 
-def write_inputs(folder: Path, ranker: polyrank.LateRanker, vectors: Path, texts: list[str]) -> None:
+def write_inputs(folder: Path, ranker: polyrank.VectorRanker, vectors: Path, texts: list[str]) -> None:
     """Write what the workers read: the rows as a store holds them, and the contexts in both forms."""
     np.save(folder / ROWS_FILE, np.load(vectors).astype(np.float16))
     tokens = [ranker.tokenize_context(Conversation.of(text))[0] for text in texts]

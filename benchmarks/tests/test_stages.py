@@ -18,7 +18,7 @@ from tiny import write_checkpoint
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 
@@ -103,7 +103,7 @@ def test_rerank(capsys: Capture, checkpoints: Path, pool: Path) -> None:
 
 def test_rank_serves_the_store(capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    build(load_late(checkpoints / "poly"), read_pool([pool]), store)
+    build(load_vector_ranker(checkpoints / "poly"), read_pool([pool]), store)
     data = write_rows(tmp_path / "data.jsonl", [{"context": [f"w{n}"], "response": "w1"} for n in range(20)])
     options = ("--store", store, "--data", data, "--requests", 30)
     result = benched(capsys, "rank", *options)

@@ -15,7 +15,7 @@ from benchmarks.words.parts import VECTORS, WHOLE, all_but, firsts_of, says_noth
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.config import LexicalConfig
 from polyrank.model.inference.runners import Runner
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, new_dialogues
 from polyrank.service.cli.commands.evaluate import measure
@@ -109,7 +109,7 @@ def test_parts_over_lists_without_an_already_said_negative(
     fresh = [says_nothing_again(each) for each in dialogues]
     assert 0 < sum(fresh) < len(fresh)
     assert f"{len(fresh)} lists, {sum(fresh)} of them" in out
-    expected = firsts_of(load_late(model), dialogues)[WHOLE][fresh].mean()
+    expected = firsts_of(load_vector_ranker(model), dialogues)[WHOLE][fresh].mean()
     assert tables(out)[2][4].startswith(f"{expected:.3f} [")
 
 

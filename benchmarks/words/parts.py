@@ -13,7 +13,7 @@ from polyrank.model.evaluation.rankings import candidate_representations, contex
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import normalised
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.representations import Additions
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue
@@ -29,7 +29,7 @@ def all_but(feature: str) -> str:
     return f"all but {feature}"
 
 
-def firsts_of(ranker: LateRanker, dialogues: Sequence[Dialogue]) -> Firsts:
+def firsts_of(ranker: VectorRanker, dialogues: Sequence[Dialogue]) -> Firsts:
     """Rank each example's candidates by each part of the score; a model without evidence has only its vectors.
 
     Each distinct text is encoded once. How rare a word is follows from all candidates of all lists, as in
@@ -50,7 +50,7 @@ def says_nothing_again(dialogue: Dialogue) -> bool:
     return not any(normalised(text) in turns for text in wrong)
 
 
-def _scores(ranker: LateRanker, dialogues: Sequence[Dialogue]) -> Iterator[dict[str, NDArray[np.float32]]]:
+def _scores(ranker: VectorRanker, dialogues: Sequence[Dialogue]) -> Iterator[dict[str, NDArray[np.float32]]]:
     """Yield, for each example, the scores of its candidates by each part."""
     row_of = {text: row for row, text in enumerate(sorted({text for each in dialogues for text in each.candidates}))}
     embeddings = candidate_representations(ranker, list(row_of), _silent)[0].first
@@ -70,7 +70,7 @@ def _scores(ranker: LateRanker, dialogues: Sequence[Dialogue]) -> Iterator[dict[
         yield {WHOLE: parts[VECTORS], **parts}
 
 
-def _evidences(ranker: LateRanker) -> dict[str, LexicalScore]:
+def _evidences(ranker: VectorRanker) -> dict[str, LexicalScore]:
     if ranker.evidence is None:
         return {}
     config = ranker.evidence.config

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.measures import group_numbers, intervals
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import read_dialogues
 
@@ -76,7 +76,7 @@ class Yardstick:
 
 def measured(model: Path | str, yardsticks: Sequence[Yardstick]) -> list[Firsts]:
     """Measure a checkpoint on each file."""
-    ranker, found = load_late(model), []
+    ranker, found = load_vector_ranker(model), []
     for yardstick in yardsticks:
         began = time.perf_counter()
         found.append(firsts_of(ranker, yardstick.dialogues))

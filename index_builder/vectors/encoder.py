@@ -1,4 +1,4 @@
-"""What the index builder asks of a model, which `LateRanker` and `LexicalRanker` have."""
+"""What the index builder asks of a model, which `VectorRanker` and `LexicalRanker` have."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

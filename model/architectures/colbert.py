@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from polyrank.model.architectures.attention import ContextCodes, one_vector_each
 from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, masked_mean, unit_length
 from polyrank.model.architectures.sums import Unexplained
+from polyrank.model.architectures.vector import CandidateState, ContextState, VectorEncoder, masked_mean, unit_length
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import ColbertConfig
@@ -26,7 +26,7 @@ _QUERY_TOKENS = 32
 _QUERY_MARKER, _CANDIDATE_MARKER = "[unused0]", "[unused1]"
 
 
-class ColbertEncoder(LateEncoder):
+class ColbertEncoder(VectorEncoder):
     """`score = score_scale * mean_i max_j q_i . d_j` over unit vectors `q = unit(W h)` and `d`.
 
     The paper sums over i; the mean gives the same ranking and does not grow with the context's length. The first stage

@@ -16,15 +16,15 @@ from torch.utils.checkpoint import checkpoint
 from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.backbone import Backbone, Layer, TensorBatch, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import (
+from polyrank.model.architectures.sums import Unexplained
+from polyrank.model.architectures.vector import (
     CandidateState,
     ContextState,
-    LateEncoder,
+    VectorEncoder,
     score_head,
     second_stage_unexplained,
     unit_length,
 )
-from polyrank.model.architectures.sums import Unexplained
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.registry import DeformerConfig
@@ -34,7 +34,7 @@ from polyrank.model.text.tokenizer import Tokenizer
 _TOKENS_AT_ONCE = 16_384  # of contexts and candidates side by side: with MiniLM 25 MB for each tensor between layers
 
 
-class DeformerEncoder(LateEncoder):
+class DeformerEncoder(VectorEncoder):
     """`score = W h`, to which a residual one adds the first stage's score.
 
     h (D) is the first output of the U upper layers over the states of context and candidate side by side, as they leave

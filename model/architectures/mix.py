@@ -14,24 +14,24 @@ from torch.nn import functional as F
 from polyrank.model.architectures.attention import ContextCodes, code_attention
 from polyrank.model.architectures.backbone import Activation, Backbone, Layer, TensorBatch, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import (
+from polyrank.model.architectures.sums import Float64, StateSums, Unexplained, code_sums
+from polyrank.model.architectures.vector import (
     CandidateState,
     ClassHead,
     ContextState,
-    LateEncoder,
+    VectorEncoder,
     as_numpy,
     second_stage_unexplained,
     side_by_side,
     unit_length,
 )
-from polyrank.model.architectures.sums import Float64, StateSums, Unexplained, code_sums
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import MixConfig
 from polyrank.model.representations import LateRows
 
 
-class MixEncoder(LateEncoder):
+class MixEncoder(VectorEncoder):
     """`score = score_scale * cos(mean_k E_J, H_J)`, to which a residual one adds the first stage's score.
 
     E_0 are the candidate's rows. In each interaction layer the rows attend to the context's keys and values, which are

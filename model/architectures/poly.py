@@ -11,14 +11,14 @@ from polyrank.model.architectures.attention import (
     last_outputs,
 )
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.architectures.late import LateEncoder, as_numpy, unit_length
 from polyrank.model.architectures.sums import Float64, StateSums, code_sums, of_length_one, output_sums
+from polyrank.model.architectures.vector import VectorEncoder, as_numpy, unit_length
 from polyrank.model.config import ModelConfig
 
 _OUTPUTS = {"first": first_outputs, "last": last_outputs, "last+first": last_and_first_outputs}
 
 
-class PolyEncoder(LateEncoder):
+class PolyEncoder(VectorEncoder):
     """Context vectors from learnt codes or fixed outputs; the candidate side is the Bi-encoder's.
 
     `code_vectors`: the learnt codes c_i, (M, D); None where the context vectors are token outputs.

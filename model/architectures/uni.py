@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from polyrank.model.architectures.backbone import Backbone, TensorBatch, layers_of
 from polyrank.model.architectures.batching import behind, length_batches, pad
-from polyrank.model.architectures.late import masked_mean
 from polyrank.model.architectures.pairs import PairEncoder
 from polyrank.model.architectures.poly import PolyEncoder
+from polyrank.model.architectures.vector import masked_mean
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import UniConfig

@@ -14,17 +14,17 @@ from polyrank.model.architectures.attention import ContextCodes, one_vector_each
 from polyrank.model.architectures.backbone import Backbone, TensorBatch, layers_of
 from polyrank.model.architectures.batching import pad
 from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.architectures.late import (
+from polyrank.model.architectures.sums import Float64, StateSums, Unexplained, reduction_sums
+from polyrank.model.architectures.vector import (
     CandidateState,
     ClassHead,
     ContextState,
-    LateEncoder,
+    VectorEncoder,
     masked_mean,
     score_head,
     second_stage_unexplained,
     unit_length,
 )
-from polyrank.model.architectures.sums import Float64, StateSums, Unexplained, reduction_sums
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.registry import VirtConfig
@@ -32,7 +32,7 @@ from polyrank.model.representations import LateRows
 from polyrank.model.text.tokenizer import Tokenizer
 
 
-class VirtEncoder(LateEncoder):
+class VirtEncoder(VectorEncoder):
     """`score = W_2 gelu(W_1 [u; v; |u - v|; max(u, v)])`, to which a residual one adds the first stage's score.
 
     With last states X (T, D) of the context and Y (K, D) of the candidate, u is the mean of the rows of

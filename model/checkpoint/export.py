@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.checkpoint.card import CARD_FILE, exported_card
 from polyrank.model.checkpoint.discovery import read_checkpoint
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, WEIGHTS_FILE, require_free
@@ -49,7 +49,7 @@ def export(checkpoint: Path, output: Path) -> ModelConfig:
     config = require_exportable(checkpoint)
     require_free(output)
     encoder, _ = read_checkpoint(checkpoint)
-    assert isinstance(encoder, LateEncoder), "an architecture without vectors was refused"
+    assert isinstance(encoder, VectorEncoder), "an architecture without vectors was refused"
     with _made_whole(output) as directory:
         if config.sides_differ:
             _write_routes(directory, encoder, checkpoint / TOKENIZER_FILE)
@@ -60,7 +60,7 @@ def export(checkpoint: Path, output: Path) -> ModelConfig:
     return config
 
 
-def _write_plain(directory: Path, encoder: LateEncoder, tokenizer: Path) -> None:
+def _write_plain(directory: Path, encoder: VectorEncoder, tokenizer: Path) -> None:
     config = encoder.config
     _write_transformer(directory, encoder.candidate, tokenizer, config.max_candidate_tokens, keep="beginning")
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), *_after(encoder, first=2)]
@@ -69,7 +69,7 @@ def _write_plain(directory: Path, encoder: LateEncoder, tokenizer: Path) -> None
     _write_modules(directory, modules)
 
 
-def _write_routes(directory: Path, encoder: LateEncoder, tokenizer: Path) -> None:
+def _write_routes(directory: Path, encoder: VectorEncoder, tokenizer: Path) -> None:
     config, structure = encoder.config, {}
     sides = (
         ("query", encoder.context, config.max_context_tokens, "end"),
@@ -112,20 +112,20 @@ def _write_transformer(directory: Path, backbone: Backbone, tokenizer: Path, mos
     _write_json(directory / "sentence_bert_config.json", {"max_seq_length": most_tokens, "do_lower_case": False})
 
 
-def _write_pooling(directory: Path, encoder: LateEncoder) -> None:
+def _write_pooling(directory: Path, encoder: VectorEncoder) -> None:
     flags = {flag: POOLINGS[mode] == encoder.config.reduction for flag, mode in FLAGS.items()}
     directory.mkdir()
     pooling = {"word_embedding_dimension": encoder.context.dim, **flags, "include_prompt": True}
     _write_json(directory / "config.json", pooling)
 
 
-def _after(encoder: LateEncoder, first: int) -> list[tuple[str, str]]:
+def _after(encoder: VectorEncoder, first: int) -> list[tuple[str, str]]:
     """Name the modules after pooling, numbered from `first`, and their folders."""
     kinds = ["Dense"] * len(encoder.dense) + ["Normalize"] * encoder.config.normalize
     return [(kind, f"{number}_{kind}") for number, kind in enumerate(kinds, first)]
 
 
-def _write_after(directory: Path, encoder: LateEncoder, first: int) -> None:
+def _write_after(directory: Path, encoder: VectorEncoder, first: int) -> None:
     named = _after(encoder, first)
     for _, folder in named:
         (directory / folder).mkdir()

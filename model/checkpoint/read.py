@@ -21,8 +21,8 @@ from polyrank.model.architectures.backbone import (
     read_shapes,
     read_weights,
 )
-from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.architectures.pairs import PairEncoder
+from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.checkpoint.files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
@@ -63,7 +63,7 @@ def merge(module: nn.Module, adapter: Mapping[str, Tensor]) -> None:
             weight.add_(high.float() @ low.float())
 
 
-Encoder = LateEncoder | PairEncoder
+Encoder = VectorEncoder | PairEncoder
 Reader = Callable[[Path], dict[str, Tensor]]  # of safetensors
 
 # transformers builds parts that many files lack, such as the pooler. They are smaller than the rest. A transformer of
@@ -146,7 +146,7 @@ def load_base(encoder: Encoder, base: BaseModel, read: Reader = read_weights) ->
 
 def begin(encoder: Encoder) -> None:
     """Let an encoder begin its own tensors with the transformers' weights; a checkpoint's are read after this."""
-    if isinstance(encoder, LateEncoder):
+    if isinstance(encoder, VectorEncoder):
         encoder.begin()
 
 

@@ -16,8 +16,8 @@ from polyrank.model.inference.runners import PartName, Runner
 
 if TYPE_CHECKING:
     from polyrank.model.architectures.backbone import Backbone
-    from polyrank.model.architectures.late import LateEncoder
     from polyrank.model.architectures.pairs import PairEncoder
+    from polyrank.model.architectures.vector import VectorEncoder
     from polyrank.model.inference.parts import NetworkPart
 
 
@@ -41,7 +41,7 @@ class LazyPart(NamedTuple):
     module: Callable[[], "NetworkPart"]  # builds it, in evaluation mode; it shares its weights with the network
 
 
-E = TypeVar("E", bound="LateEncoder | PairEncoder")
+E = TypeVar("E", bound="VectorEncoder | PairEncoder")
 
 
 class Network(Generic[E]):
@@ -85,10 +85,10 @@ class Network(Generic[E]):
         return LazyPart(name, self.identity, module)
 
 
-def first_stage(network: "Network[PairEncoder]") -> "Network[LateEncoder]":
+def first_stage(network: "Network[PairEncoder]") -> "Network[VectorEncoder]":
     """Return the Poly-encoder within a residual encoder of pairs."""
 
-    def poly() -> "LateEncoder":
+    def poly() -> "VectorEncoder":
         assert network.encoder.poly is not None, "it is residual"
         return network.encoder.poly
 

@@ -11,7 +11,7 @@ from polyrank.model import threads
 from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.batching import TokenBatch
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
+from polyrank.model.architectures.vector import CandidateState, ContextState, VectorEncoder
 from polyrank.model.inference.network import Network
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import ContextEncoding, Representations
@@ -22,11 +22,11 @@ _AT_ONCE = 1024  # candidates that are compared: what lies between is a few time
 class NetworkStates:
     """See `polyrank.model.inference.passes.States`. The network is read when something is first compared."""
 
-    def __init__(self, network: Network[LateEncoder], dim: int) -> None:
+    def __init__(self, network: Network[VectorEncoder], dim: int) -> None:
         """`dim`: of the transformer's states."""
         threads.tell_torch()
         self._network, self._config, self._states_dim = network, network.config, dim
-        self._kind: type[LateEncoder] = ARCHITECTURES[network.config.architecture].network
+        self._kind: type[VectorEncoder] = ARCHITECTURES[network.config.architecture].network
         self.dim = self._kind.first_dim(network.config, dim)
         self.late_rows = self._kind.late_rows(network.config, dim)
 
@@ -81,7 +81,7 @@ class NetworkStates:
         return found
 
     @cached_property
-    def _scorer(self) -> LateEncoder:
+    def _scorer(self) -> VectorEncoder:
         return self._network.encoder
 
 

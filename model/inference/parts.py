@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.batching import Batch, BesideBatch, behind, pad
 from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.architectures.uni import BesideTensors, UniEncoder
+from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.inference.runners import PartName
 
 
@@ -59,10 +59,10 @@ class NetworkPart(nn.Module, ABC):
 
 
 class ContextPart(NetworkPart):
-    """From contexts to what `LateEncoder.context_outputs` gives, code attention and normalisation included."""
+    """From contexts to what `VectorEncoder.context_outputs` gives, code attention and normalisation included."""
 
     reads = "contexts"
-    encoder: LateEncoder
+    encoder: VectorEncoder
 
     def backbone(self) -> Backbone:
         return self.encoder.context
@@ -80,10 +80,10 @@ class ContextPart(NetworkPart):
 
 
 class CandidatePart(NetworkPart):
-    """From candidates to what `LateEncoder.candidate_outputs` gives."""
+    """From candidates to what `VectorEncoder.candidate_outputs` gives."""
 
     reads = "candidates"
-    encoder: LateEncoder
+    encoder: VectorEncoder
 
     def backbone(self) -> Backbone:
         return self.encoder.candidate

@@ -24,8 +24,8 @@ from polyrank.model.search.topk import scores_of
 from polyrank.model.text.sequences import Pairs
 
 if TYPE_CHECKING:
-    from polyrank.model.architectures.late import LateEncoder
     from polyrank.model.architectures.pairs import PairEncoder
+    from polyrank.model.architectures.vector import VectorEncoder
 
 _KNOWN_CONTEXTS = 64  # 98 KB each with MiniLM
 
@@ -119,14 +119,14 @@ class VectorStates:
         return 0.0
 
 
-class LateForwards(Passes["LateEncoder"]):
+class VectorForwards(Passes["VectorEncoder"]):
     """Encodes both sides with an encoder that keeps them apart, and scores what it keeps of candidates.
 
     `represent_...` gives all that the encoder makes, `encode_...` the vectors of the first stage alone. `dim` and
     `late_rows` are those of its `States`.
     """
 
-    def __init__(self, network: "Network[LateEncoder]", compiler: Compiler, layers: int = 1) -> None:
+    def __init__(self, network: "Network[VectorEncoder]", compiler: Compiler, layers: int = 1) -> None:
         """`layers`: of the transformer, by which the second stage is priced."""
         super().__init__(network, compiler, "candidates")
         self._states = states_of(network, self._first.sizes.dim)
@@ -211,7 +211,7 @@ class LateForwards(Passes["LateEncoder"]):
         return int(np.ceil(np.dot(cost, times) / self._forward_cost))
 
 
-def states_of(network: "Network[LateEncoder]", dim: int) -> States:
+def states_of(network: "Network[VectorEncoder]", dim: int) -> States:
     """Return what lies before and behind the parts of an encoder whose transformer's states have `dim` components."""
     config = network.config
     row = ARCHITECTURES[config.architecture]
@@ -270,8 +270,8 @@ class FirstStage:
     of a context's candidates is scored.
     """
 
-    def __init__(self, network: "Network[LateEncoder]", compiler: Compiler) -> None:
-        self._forwards = LateForwards(network, compiler)
+    def __init__(self, network: "Network[VectorEncoder]", compiler: Compiler) -> None:
+        self._forwards = VectorForwards(network, compiler)
         self._known: OrderedDict[tuple[int, ...], NDArray[np.float32]] = OrderedDict()
         self._lock = threading.Lock()
 

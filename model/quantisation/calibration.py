@@ -17,9 +17,9 @@ import numpy as np
 
 from polyrank.model.architectures.batching import Batch
 from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.architectures.pairs import PairEncoder
 from polyrank.model.architectures.uni import UniEncoder
+from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.checkpoint.quantised import Inputs, MapInput
 from polyrank.model.inference import int8
 from polyrank.model.inference.openvino_backend import translated
@@ -58,8 +58,8 @@ def calibrated(
 
 def parts_of(ranker: NetworkRanker) -> Iterator[NetworkPart]:
     """Yield the parts that run where the model serves: a residual encoder of pairs has its first stage's, too."""
-    encoder: PairEncoder | LateEncoder = ranker.encoder
-    late = encoder if isinstance(encoder, LateEncoder) else encoder.poly
+    encoder: PairEncoder | VectorEncoder = ranker.encoder
+    late = encoder if isinstance(encoder, VectorEncoder) else encoder.poly
     if isinstance(encoder, CrossEncoder):
         yield PairPart(encoder)
     if isinstance(encoder, UniEncoder):

@@ -22,7 +22,7 @@ from polyrank.model.inputs import read_input
 from polyrank.model.measures import group_numbers, intervals, rank_values
 from polyrank.model.quantisation.calibration import calibrated
 from polyrank.model.quantisation.needs import Split
-from polyrank.model.rankers.networks import LateRanker, NetworkRanker, load_network
+from polyrank.model.rankers.networks import NetworkRanker, VectorRanker, load_network
 from polyrank.model.text.dialogues import Dialogue
 
 Report = Callable[[str, int, int], None]
@@ -94,7 +94,7 @@ def _nearness(
     report: Report,
 ) -> dict[str, float]:
     """Compare the vectors of contexts and right replies, or the scores of pairs."""
-    if isinstance(ours, LateRanker) and isinstance(reference, LateRanker):
+    if isinstance(ours, VectorRanker) and isinstance(reference, VectorRanker):
         found = list[NDArray[np.float64]]()
         for start in range(0, len(lists), _AT_ONCE):
             report("comparing vectors", start, len(lists))
@@ -106,7 +106,7 @@ def _nearness(
     return {"correlation": _short(np.corrcoef(one, other)[0, 1])}
 
 
-def _vectors(ranker: LateRanker, lists: Sequence[Dialogue]) -> Iterator[NDArray[np.float32]]:
+def _vectors(ranker: VectorRanker, lists: Sequence[Dialogue]) -> Iterator[NDArray[np.float32]]:
     """Yield the first-stage vectors of contexts, (…, D), then those of replies."""
     contexts = [ranker.tokenize_context(each.conversation)[0] for each in lists]
     yield np.concatenate(ranker.encode_contexts(contexts))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation, Turn, require_several
 from polyrank.model.text.dialogues import Dialogue
@@ -21,7 +21,7 @@ class Classifier:
         label_rows: what the network makes of the names of the classes, where it scores them apart; else None.
     """
 
-    def __init__(self, network: LateRanker | CrossRanker) -> None:
+    def __init__(self, network: VectorRanker | CrossRanker) -> None:
         self.network = network
         self.name, self.config, self.fingerprint = network.name, network.config, network.fingerprint
         self.labels = tuple(network.config.labels)
@@ -36,7 +36,7 @@ class Classifier:
         """Return the probability of each class for each of the texts, the likeliest class first.
 
         context: what was said before; it may be empty for a classifier of single texts. Other arguments and errors as
-        `LateRanker.rank`.
+        `VectorRanker.rank`.
         """
         require_several(texts)
         if self.reads_pairs:

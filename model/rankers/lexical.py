@@ -127,7 +127,7 @@ _MOST_TOKENS = 512
 class LexicalRanker(TextRanker):
     """Ranks by the words that context and candidate share, weighed as in `polyrank.model.lexical`; thread-safe.
 
-    It offers what a LateRanker offers to builds and rankings. Every vector is a single 0, so the late score is 0, and
+    It offers what a VectorRanker offers to builds and rankings. Every vector is a single 0, so the late score is 0, and
     the score is the lexical score to the bit, whatever the late weight.
 
     Attributes:

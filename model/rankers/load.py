@@ -26,7 +26,7 @@ from polyrank.model.rankers.lexical import BUILT_IN, LexicalRanker
 
 if TYPE_CHECKING:
     from polyrank.model.rankers.classifier import Classifier
-    from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRanker, Ranker, Retriever
+    from polyrank.model.rankers.networks import CrossRanker, NetworkRanker, Ranker, Retriever, VectorRanker
 
 
 def load(
@@ -44,7 +44,7 @@ def load(
     which has no network, none of them matters.
 
     Returns:
-        A LateRanker (Bi- and Poly-encoder), a CrossRanker or a LexicalRanker; all have `rank(context, candidates,
+        A VectorRanker (Bi- and Poly-encoder), a CrossRanker or a LexicalRanker; all have `rank(context, candidates,
         top_k)`.
 
     Raises:
@@ -106,12 +106,12 @@ def load_retriever(
     return cast("Retriever", load(name, backend=backend, precision=precision, disk=disk))
 
 
-def load_late(
+def load_vector_ranker(
     name: str | Path, backend: str = TORCH, precision: str = FLOAT32, disk: DiskCache | None = None
-) -> "LateRanker":
+) -> "VectorRanker":
     """Load a Bi- or Poly-encoder, as `load`; raises WrongKind for another model."""
     require_embedder(name)
-    return cast("LateRanker", load(name, backend=backend, precision=precision, disk=disk))
+    return cast("VectorRanker", load(name, backend=backend, precision=precision, disk=disk))
 
 
 def load_cross(

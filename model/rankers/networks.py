@@ -20,7 +20,7 @@ from polyrank.model.inference.auto import Chooser, candidates
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.network import Network
-from polyrank.model.inference.passes import LateForwards, PairForwards
+from polyrank.model.inference.passes import PairForwards, VectorForwards
 from polyrank.model.inference.runners import AUTO, FLOAT32, INT8, TORCH, Runner, is_cpu
 from polyrank.model.inference.uni import UniForwards
 from polyrank.model.lexical.table import WordTable
@@ -36,17 +36,17 @@ from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token, Tokenizer
 
 if TYPE_CHECKING:
-    from polyrank.model.architectures.late import LateEncoder
     from polyrank.model.architectures.pairs import PairEncoder
+    from polyrank.model.architectures.vector import VectorEncoder
     from polyrank.model.checkpoint.read import Encoder
-    from polyrank.model.explainers import CrossExplainer, LateExplainer
+    from polyrank.model.explainers import CrossExplainer, VectorExplainer
 
 log = logging.getLogger(__name__)
 
 _USUAL_LAYERS = 12  # of a transformer whose config.json does not say
 
 
-class LateRanker(LateForwards, TextRanker):
+class VectorRanker(VectorForwards, TextRanker):
     """Ranks by vectors of candidates that can be computed ahead."""
 
     retrieves: Literal[True] = True
@@ -54,24 +54,24 @@ class LateRanker(LateForwards, TextRanker):
     def __init__(
         self,
         name: str,
-        network: "Network[LateEncoder]",
+        network: "Network[VectorEncoder]",
         assembler: Assembler,
         files: CheckpointFiles,
         compiler: Compiler,
     ) -> None:
         layers = read_object(backbone_file(files.source)).get("num_hidden_layers", _USUAL_LAYERS)
-        LateForwards.__init__(self, network, compiler, layers)
+        VectorForwards.__init__(self, network, compiler, layers)
         TextRanker.__init__(self, name, network.config, files.fingerprint)
         self.max_input_tokens = network.config.max_candidate_tokens  # limit for a candidate; longer ones are cut
         self._assembler, self._files = assembler, files
 
     @cached_property
-    def explainer(self) -> "LateExplainer":
+    def explainer(self) -> "VectorExplainer":
         """What takes its scores apart; the first access may import torch and read the network."""
         _tell_loading(self._network, self.name)
-        from polyrank.model.explainers import LateExplainer
+        from polyrank.model.explainers import VectorExplainer
 
-        return LateExplainer(self.encoder, self._assembler)
+        return VectorExplainer(self.encoder, self._assembler)
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Return the token ids of a context, and what did not fit."""
@@ -187,8 +187,8 @@ def _tell_loading(network: Network[Any], name: str) -> None:
         log.info("the network is loaded to explain scores", extra={"fields": {"model": name}})
 
 
-NetworkRanker = LateRanker | CrossRanker
-Retriever = LateRanker | LexicalRanker
+NetworkRanker = VectorRanker | CrossRanker
+Retriever = VectorRanker | LexicalRanker
 Ranker = NetworkRanker | LexicalRanker
 
 
@@ -248,7 +248,7 @@ def _ranker(
     chooser = Chooser(found, device, assembler, asked.precision != AUTO) if len(found) > 1 else None
     compiler = Compiler(found[0], chooser, disk if is_cpu(device) else None)
     row = ARCHITECTURES[files.config.architecture]
-    kind = LateRanker if row.retrieves else UniRanker if row.reads_once else CrossRanker
+    kind = VectorRanker if row.retrieves else UniRanker if row.reads_once else CrossRanker
     return kind(name, network, assembler, files, compiler)
 
 

@@ -207,7 +207,7 @@ def _as_json(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LateTrainConfig(TrainConfig):
+class VectorTrainConfig(TrainConfig):
     """Settings of an encoder that keeps both sides apart.
 
     The batch's other replies are each row's negatives; listed ones join them. A teacher's loss is multiplied by the
@@ -229,7 +229,7 @@ class LateTrainConfig(TrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneStageTrainConfig(LateTrainConfig):
+class OneStageTrainConfig(VectorTrainConfig):
     """Settings of an encoder whose vectors alone make the score (`rescale`)."""
 
     words: str = option("", "a model whose words count in the loss beside the network", metavar="MODEL")
@@ -241,7 +241,7 @@ class OneStageTrainConfig(LateTrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoStageTrainConfig(LateTrainConfig):
+class TwoStageTrainConfig(VectorTrainConfig):
     """Settings of an encoder with a second stage."""
 
     first_weight: float = option(1.0, "how much the first stage's own loss counts", _WEIGHT, metavar="W")
@@ -249,7 +249,7 @@ class TwoStageTrainConfig(LateTrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class InnerTrainConfig(TwoStageTrainConfig):
-    """Settings of an encoder that a teacher may show more than its scores (`LateEncoder.inner_teacher`)."""
+    """Settings of an encoder that a teacher may show more than its scores (`VectorEncoder.inner_teacher`)."""
 
     inner_weight: float = option(
         0.0, "weight of the loss by the teacher's inner states or attention", _WEIGHT, metavar="W"

@@ -30,10 +30,10 @@ from polyrank.model.text.folding import text_key
 from polyrank.model.training.config import (
     STATE_FILE,
     Data,
-    LateTrainConfig,
     OneStageTrainConfig,
     PairTrainConfig,
     TrainConfig,
+    VectorTrainConfig,
 )
 from polyrank.model.training.data import (
     Corpus,
@@ -160,7 +160,7 @@ def to_the_end(
         config, corpora = begun.config, begun.corpora
         for corpus, report in corpora:
             on_survey(corpus.path, report)
-        if isinstance(config, LateTrainConfig) and config.teacher:
+        if isinstance(config, VectorTrainConfig) and config.teacher:
             for corpus, report in corpora:
                 if not report.with_negatives:  # over the gold reply alone a teacher has nothing to teach
                     why = "no example lists negatives, from which a teacher teaches; add them by `polyrank mine`"

@@ -41,7 +41,7 @@ from polyrank.model.checkpoint.sentence_encoder import Published, read_published
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.options import options_of
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.model.registry import ARCHITECTURES, in_words
 from polyrank.model.text.assembly import Assembler, Conversation
 from polyrank.model.text.tokenizer import Tokenizer
@@ -267,7 +267,7 @@ def take_first_stage(encoder: PairEncoder, directory: Path, base: Path) -> dict[
     Raises InvalidInput where the two do not go together, CheckpointInvalid where the first stage is damaged.
     """
     assert encoder.poly is not None
-    ranker, config = load_late(directory), encoder.config
+    ranker, config = load_vector_ranker(directory), encoder.config
     stored = ranker.config
     tokenizers = (directory / TOKENIZER_FILE, base / TOKENIZER_FILE)
     for its, own in ((backbone_file(directory), backbone_file(base)), tokenizers):
@@ -312,7 +312,7 @@ def rescale(student: Student, like: str, conversations: Sequence[Conversation]) 
     """
     if student.config.normalize:
         raise InvalidInput("output-like changes nothing where vectors have unit length; give --no-normalize too")
-    other = load_late(like)
+    other = load_vector_ranker(like)
     wanted = output_std(other.encoder.context, [other.tokenize_context(each)[0] for each in conversations])
     own = [student.assembler.context(each)[0] for each in conversations]
     for backbone in backbones(student.encoder).values():

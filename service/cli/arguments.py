@@ -33,7 +33,7 @@ from polyrank.service.errors import ServiceUnreachable
 if TYPE_CHECKING:
     from polyrank.index_builder.pool.rows import Candidate, Rejected
     from polyrank.index_builder.vectors.encoder import Encode
-    from polyrank.model.rankers.networks import LateRanker
+    from polyrank.model.rankers.networks import VectorRanker
     from polyrank.service.client.clients import Client
 
 _PARTS = ("text", "id")
@@ -211,11 +211,11 @@ def loaded(loader: Callable[..., L], name: str, runner: Runner = REFERENCE, befo
 def encoded_by(directory: Path) -> "Encode":
     """Return what encodes texts by the model in a directory, which is loaded when the first text comes."""
     from polyrank.index_builder.vectors.encoder import encode_texts
-    from polyrank.model.rankers.load import load_late
+    from polyrank.model.rankers.load import load_vector_ranker
 
     @cache
-    def ranker() -> "LateRanker":
-        return loaded(load_late, str(directory), chosen_runner())
+    def ranker() -> "VectorRanker":
+        return loaded(load_vector_ranker, str(directory), chosen_runner())
 
     return lambda texts: encode_texts(ranker(), texts)
 

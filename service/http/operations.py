@@ -24,7 +24,7 @@ from polyrank.service.http.playground import page as playground
 from polyrank.service.http.plumbing.access import METRICS, OPEN, RANK, RANK_ANY
 from polyrank.service.http.plumbing.middleware import base_of
 from polyrank.service.http.plumbing.openapi import fails
-from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.live.models import PairScorer, VectorScorer
 from polyrank.service.observe.labels import Searched
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources
@@ -155,11 +155,11 @@ _LEADS: dict[int | str, dict[str, Any]] = {
 @router.get("/", status_code=307, response_class=Response, responses=_LEADS, dependencies=[OPEN])
 async def root(request: Request) -> Response:
     """Lead to the playground, or, where it is switched off, to the documentation; from no pool to the first one's."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     base = base_of(request.scope)
-    if not held.has_pool and held.settings.store:
-        base = f"/pools/{next(iter(held.settings.store))}"
-    return RedirectResponse(base + (playground.PATH if held.settings.playground else "/docs"))
+    if not resources.has_pool and resources.settings.store:
+        base = f"/pools/{next(iter(resources.settings.store))}"
+    return RedirectResponse(base + (playground.PATH if resources.settings.playground else "/docs"))
 
 
 @router.get("/docs/{name}", include_in_schema=False, dependencies=[OPEN])
@@ -188,8 +188,8 @@ async def description(request: Request) -> Response:
 @router.get("/healthz", **_ALIVE)
 async def alive(request: Request) -> StatusOut:
     """The process and its model's thread answer; if they do not, only a restart helps."""
-    held: Resources = request.state.resources
-    runtime = held.runtime
+    resources: Resources = request.state.resources
+    runtime = resources.runtime
     if runtime.stuck:
         raise NotReady(runtime.failed or "")
     return StatusOut(status="ok")
@@ -211,13 +211,13 @@ def _ready(request: Request) -> Serving | None:
     """Return what is served; None: the server has no store, and its other models are loaded."""
     if request.app.state.draining:
         raise Draining
-    held: Resources = request.state.resources
-    asked = request.app.state.pools.values() if held.pool == "" else [held]
+    resources: Resources = request.state.resources
+    asked = request.app.state.pools.values() if resources.pool == "" else [resources]
     missing = [(one, one.live.reason()) for one in asked if one.has_pool and one.live.current is None]
     if missing:
         raise NotReady("; ".join(f"pool {one.pool}: {why}" if one.pool else why for one, why in missing))
-    serving = held.live.current
-    if failed := held.runtime.failed:
+    serving = resources.live.current
+    if failed := resources.runtime.failed:
         raise NotReady(failed)
     return serving
 
@@ -229,14 +229,14 @@ async def pools(request: Request) -> PoolsOut:
     return PoolsOut(
         pools=[
             PoolOut(
-                name=held.pool,
-                path=f"/pools/{held.pool}" if held.pool else "",
-                generation=None if (serving := held.live.current) is None else serving.generation.id,
+                name=resources.pool,
+                path=f"/pools/{resources.pool}" if resources.pool else "",
+                generation=None if (serving := resources.live.current) is None else serving.generation.id,
                 candidates=None if serving is None else serving.snapshot.count,
-                why=None if serving else held.live.reason(),
+                why=None if serving else resources.live.reason(),
             )
-            for held in request.app.state.pools.values()
-            if held.has_pool and (allowed is None or held.pool in allowed)
+            for resources in request.app.state.pools.values()
+            if resources.has_pool and (allowed is None or resources.pool in allowed)
         ]
     )
 
@@ -258,13 +258,16 @@ async def protocol_ready(request: Request) -> ReadyOut:
 @router.get("/info", response_model=InfoOut, response_model_exclude_unset=True, responses=fails(), dependencies=[RANK])
 async def info(request: Request) -> dict[str, Any]:
     """What this server is, what it serves, its bounds, and what TEI's clients look for."""
-    held: Resources = request.state.resources
-    serving, scorer, settings = held.live.current, held.runtime.scorer, held.settings
-    classifier = held.runtime.classifier
+    resources: Resources = request.state.resources
+    serving, scorer, settings = resources.live.current, resources.runtime.scorer, resources.settings
+    classifier = resources.runtime.classifier
     has_words = serving is not None and serving.generation.words is not None
     return {
         **tei.info(
-            served_models.announced(held), settings.info_model_type, held.runtime.settings.batch_tokens, settings
+            served_models.announced(resources),
+            settings.info_model_type,
+            resources.runtime.settings.batch_tokens,
+            settings,
         ),
         "name": "polyrank",
         "version": __version__,
@@ -283,7 +286,7 @@ async def info(request: Request) -> dict[str, Any]:
     }
 
 
-def _loaded(model: LateScorer | PairScorer, name: str, counts_words: bool, late: LateRows | None) -> LoadedModelOut:
+def _loaded(model: VectorScorer | PairScorer, name: str, counts_words: bool, late: LateRows | None) -> LoadedModelOut:
     return LoadedModelOut(
         name=name,
         architecture=model.architecture,
@@ -301,6 +304,6 @@ def _loaded(model: LateScorer | PairScorer, name: str, counts_words: bool, late:
 @router.get("/metrics", include_in_schema=False, dependencies=[METRICS])
 async def metrics(request: Request) -> Response:
     """Everything counted, for Prometheus."""
-    held: Resources = request.state.resources
-    rendered = await asyncio.to_thread(held.metrics.render)
+    resources: Resources = request.state.resources
+    rendered = await asyncio.to_thread(resources.metrics.render)
     return Response(rendered, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -33,8 +33,8 @@ class Loaders(NamedTuple):
     classifier: LoadClassifier
 
 
-class LateScorer(Protocol):
-    """A Bi- or Poly-encoder, or a lexical model; see polyrank.LateRanker and LexicalRanker."""
+class VectorScorer(Protocol):
+    """A Bi- or Poly-encoder, or a lexical model; see polyrank.VectorRanker and LexicalRanker."""
 
     name: str
     architecture: str
@@ -119,7 +119,7 @@ _PAIRS = ((1, 1), (30, 20), (300, 2))
 
 
 @telling("warming up the model")
-def warm_up_ranker(ranker: LateScorer) -> None:
+def warm_up_ranker(ranker: VectorScorer) -> None:
     """Encode contexts and candidates of usual lengths."""
     for words, count in _TEXTS:
         text = "hello " * words

@@ -27,7 +27,7 @@ from polyrank.model.telling import telling
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import CountCache, TextCache
 from polyrank.service.caching.vectors import Caches, CandidateVectors, Gathered, Largest, MatrixVectors, largest_of
-from polyrank.service.live.models import LateScorer, LoadRanker, warm_up_ranker
+from polyrank.service.live.models import LoadRanker, VectorScorer, warm_up_ranker
 from polyrank.service.observe.labels import Searched
 
 
@@ -101,7 +101,7 @@ def nothing_of(manifest: Manifest) -> Representations:
 class Opened(NamedTuple):
     """What a generation is served with: its model, a cache of texts, and what is searched of each part."""
 
-    ranker: LateScorer
+    ranker: VectorScorer
     texts: TextCache | None
     parts: tuple[Searchable, ...]
 
@@ -119,12 +119,12 @@ class Opener:
         caches: Caches | None,
         load: LoadRanker,
         device: str = "cpu",
-        warm_up: Callable[[LateScorer], None] = warm_up_ranker,
+        warm_up: Callable[[VectorScorer], None] = warm_up_ranker,
     ) -> None:
         self._count, self._caches, self._load, self._device = count, caches, load, device
         self._warm_up = warm_up
-        self._known: weakref.WeakKeyDictionary[LateScorer, Largest] = weakref.WeakKeyDictionary()
-        self._loaded: weakref.WeakValueDictionary[str, LateScorer] = weakref.WeakValueDictionary()  # by fingerprint
+        self._known: weakref.WeakKeyDictionary[VectorScorer, Largest] = weakref.WeakKeyDictionary()
+        self._loaded: weakref.WeakValueDictionary[str, VectorScorer] = weakref.WeakValueDictionary()  # by fingerprint
         self._loading = threading.Lock()
 
     def open(self, parts: Sequence[Generation]) -> Opened:
@@ -156,7 +156,7 @@ class Opener:
         """Whether the model is in memory."""
         return fingerprint in self._loaded
 
-    def ranker(self, manifest: Manifest, directory: Path) -> LateScorer:
+    def ranker(self, manifest: Manifest, directory: Path) -> VectorScorer:
         """Load the model in the directory of the generation of this manifest and warm it up, unless it is in memory.
 
         Raises GenerationCorrupt if it lacks what its model keeps for a second stage.
@@ -174,10 +174,10 @@ class Opener:
             self._loaded[ranker.fingerprint] = ranker
         return ranker
 
-    def _read(self, manifest: Manifest, directory: Path) -> LateScorer:
+    def _read(self, manifest: Manifest, directory: Path) -> VectorScorer:
         wanted = manifest.model.fingerprint
         try:
-            ranker: LateScorer = self._load(str(directory))
+            ranker: VectorScorer = self._load(str(directory))
         except InvalidInput as error:  # a back-end says so of a model that it cannot run
             raise ModelError(f"{manifest.model.name} does not run here: {error}") from error
         if not ARCHITECTURES[ranker.architecture].retrieves:
@@ -188,18 +188,18 @@ class Opener:
             raise GenerationCorrupt(manifest.id, "it does not hold what its model keeps for a second stage")
         return ranker
 
-    def _vectors(self, part: Generation, ranker: LateScorer) -> CandidateVectors:
+    def _vectors(self, part: Generation, ranker: VectorScorer) -> CandidateVectors:
         if self._caches is None:
             return MatrixVectors(part, self._count)
         return self._caches.vectors(part, partial(encode_texts, ranker), self._largest(part.manifest, ranker))
 
-    def texts(self, manifest: Manifest, ranker: LateScorer) -> TextCache | None:
+    def texts(self, manifest: Manifest, ranker: VectorScorer) -> TextCache | None:
         """Return the cache of the vectors of texts; None: every text is encoded."""
         if self._caches is None or not ARCHITECTURES[ranker.architecture].embeds:
             return None  # a vector that says nothing is made faster than found
         return self._caches.texts(manifest, ranker.backend, ranker.rounding, self._largest(manifest, ranker))
 
-    def _largest(self, manifest: Manifest, ranker: LateScorer) -> Largest:
+    def _largest(self, manifest: Manifest, ranker: VectorScorer) -> Largest:
         rows = ranker.max_input_tokens + 1  # a marker
         if self._caches is None or self._caches.server is None:
             return Largest(rows)  # vectors come from nobody but the model

@@ -15,7 +15,7 @@ from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import ModelError, RankingError, Shortage, shortage_in
 from polyrank.model.inference.runners import Runner
 from polyrank.service.errors import NotReady
-from polyrank.service.live.models import LateScorer
+from polyrank.service.live.models import VectorScorer
 from polyrank.service.live.searchable import SearchStatus
 from polyrank.service.observe.metrics import Metrics
 
@@ -40,7 +40,7 @@ class ServedPool(Protocol):
         """At which revision it is, and how many candidates it has."""
 
     @property
-    def ranker(self) -> LateScorer:
+    def ranker(self) -> VectorScorer:
         """The model."""
 
     @property

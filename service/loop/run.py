@@ -31,7 +31,7 @@ from polyrank.model.checkpoint.lookup import require_network
 from polyrank.model.checkpoint.quantised import QUANTISED_FILE
 from polyrank.model.durable import replacing
 from polyrank.model.inputs import read_input
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.model.text.conversations import context_key
 from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
 from polyrank.model.text.folding import hash64, text_key
@@ -322,7 +322,7 @@ class _Stages:
 
     def _encodes(self, generation: str) -> Encode:
         """What encodes updates that the generation lacks; its model is loaded for the first one."""
-        ranker = cache(lambda: load_late(self._store.model_directory(generation)))
+        ranker = cache(lambda: load_vector_ranker(self._store.model_directory(generation)))
         return lambda texts: encode_texts(ranker(), texts)
 
     def _watch(self) -> StageDone:

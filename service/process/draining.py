@@ -37,7 +37,7 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(self, app: FastAPI, on_ready: Callable[[], None], on_beat: Callable[[], None] | None = None) -> None:
-        held = cast(Resources, app.state.resources)
+        resources = cast(Resources, app.state.resources)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -53,11 +53,13 @@ class DrainingServer(uvicorn.Server):
                 timeout_graceful_shutdown=FINISH_SECONDS,
             )
         )
-        self.server_state: Connections = Connections(held.settings.max_connections, held.metrics.count_rejected)
-        self._runtime, self._state = held.runtime, app.state
+        self.server_state: Connections = Connections(
+            resources.settings.max_connections, resources.metrics.count_rejected
+        )
+        self._runtime, self._state = resources.runtime, app.state
         self._on_ready, self._on_beat = on_ready, on_beat
-        self._delay = held.settings.drain_delay_s
-        self._shares_socket = held.settings.workers > 1  # then the parent refuses new connections for all
+        self._delay = resources.settings.drain_delay_s
+        self._shares_socket = resources.settings.workers > 1  # then the parent refuses new connections for all
         self._stops_at: float | None = None
 
     def drain(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.live.models import PairScorer, VectorScorer
 from polyrank.service.ranking.values import ExplainRequest, RankRequest
 from polyrank.service.scheduling.admission import TOKENS_A_REQUEST
 
@@ -22,7 +22,7 @@ MOST_EXACT_TOKENS = 16_384
 _SAMPLE = 1000
 
 
-def ranking_tokens(request: RankRequest, ranker: LateScorer, pool: int, scorer: PairScorer | None) -> int:
+def ranking_tokens(request: RankRequest, ranker: VectorScorer, pool: int, scorer: PairScorer | None) -> int:
     """Estimate a ranking, without the candidates that came as texts: the vectors of some are known.
 
     pool: how many candidates that has. scorer: of the best candidates; None: of none.
@@ -32,7 +32,7 @@ def ranking_tokens(request: RankRequest, ranker: LateScorer, pool: int, scorer: 
     return search_tokens(request, ranker, pool) + context + read
 
 
-def search_tokens(request: RankRequest, ranker: LateScorer, pool: int) -> int:
+def search_tokens(request: RankRequest, ranker: VectorScorer, pool: int) -> int:
     """Estimate a search by an encoded context, with the second stage if the model has one."""
     if ranker.late_rows is None:
         return TOKENS_A_REQUEST
@@ -44,12 +44,12 @@ def search_tokens(request: RankRequest, ranker: LateScorer, pool: int) -> int:
     return TOKENS_A_REQUEST + late
 
 
-def most_exact(ranker: LateScorer, conversation: Conversation) -> int:
+def most_exact(ranker: VectorScorer, conversation: Conversation) -> int:
     """Return how many candidates the second stage scores for one request at most."""
     return MOST_EXACT_TOKENS * _SAMPLE // _sample_tokens(ranker, conversation)
 
 
-def _sample_tokens(ranker: LateScorer, conversation: Conversation) -> int:
+def _sample_tokens(ranker: VectorScorer, conversation: Conversation) -> int:
     """Estimate the second stage over `_SAMPLE` candidates; its cost grows evenly with their number."""
     assert ranker.late_rows is not None, "the model has a second stage"
     rows = np.full(_SAMPLE, ranker.late_rows.usual_count, np.int64)

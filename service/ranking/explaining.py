@@ -17,7 +17,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.explanation import Explanation, Occluded, Unit, units, without
 from polyrank.model.lexical.score import Term
 from polyrank.model.rankers.lexical import LexicalRanker
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker
 from polyrank.model.registry import in_words
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Truncation
@@ -34,7 +34,7 @@ from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandid
 from polyrank.service.scheduling.stages import Journey
 
 if TYPE_CHECKING:
-    from polyrank.model.explainers import CrossExplainer, LateExplainer
+    from polyrank.model.explainers import CrossExplainer, VectorExplainer
 
 Scores = NDArray[np.float64]
 
@@ -121,7 +121,7 @@ async def _with_explainers(runtime: Runtime, models: Sequence[object], journey: 
     """
     began = time.monotonic()
     for model in models:
-        if isinstance(model, LateRanker | CrossRanker) and "explainer" not in vars(model):
+        if isinstance(model, VectorRanker | CrossRanker) and "explainer" not in vars(model):
             await runtime.loaded(partial(getattr, model, "explainer"), journey)
     return journey.until(journey.deadline + time.monotonic() - began)
 
@@ -136,7 +136,7 @@ async def _explained(
 ) -> Explained:
     places = sorted(ranked.places, key=lambda place: place.index or 0)
     ranker = serving.ranker
-    if isinstance(ranker, LateRanker):
+    if isinstance(ranker, VectorRanker):
         read = await _read(runtime, ranker, request, gathered, [place.text for place in places], journey)
     elif isinstance(ranker, LexicalRanker):
         why = f"{in_words(ranker.architecture)}: its scores are what words add"
@@ -160,14 +160,14 @@ async def _explained(
 
 async def _read(
     runtime: Runtime,
-    ranker: LateRanker,
+    ranker: VectorRanker,
     request: ExplainRequest,
     gathered: sent_candidates.GatheredRequest,
     texts: Sequence[str],
     journey: Journey,
 ) -> _Read:
     conversation, forwards = request.ranking.conversation, runtime.forwards
-    explainer: LateExplainer = ranker.explainer
+    explainer: VectorExplainer = ranker.explainer
     placed, _ = await forwards.tokenize(explainer.context_steps(conversation), conversation.letters, journey)
     replies = await forwards.tokenize(explainer.reply_steps(texts), letters_worth(texts), journey)
     ids, reply_ids = [token.id for token in placed], [[token.id for token in each] for each in replies]
@@ -197,7 +197,7 @@ async def _read(
 
 async def _occluded(
     runtime: Runtime,
-    ranker: LateRanker,
+    ranker: VectorRanker,
     tokens: Sequence[PlacedToken],
     placed: Sequence[PlacedToken],
     made: Representations,
@@ -266,7 +266,7 @@ async def _with_pairs(
 class _OccludedContexts:
     """Encodes contexts of which tokens are left out, and scores the same candidates for each."""
 
-    ranker: LateRanker
+    ranker: VectorRanker
     made: Representations
 
     def __call__(self, contexts: list[list[int]]) -> list[Scores]:

@@ -25,7 +25,7 @@ from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.vector_cache import TextCache
 from polyrank.service.errors import ShardsMissing
-from polyrank.service.live.models import LateScorer
+from polyrank.service.live.models import VectorScorer
 from polyrank.service.live.searchable import SearchStatus
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Hits, PoolQuery
@@ -163,7 +163,7 @@ class Serving:
     generation: Facts
     snapshot: PoolSnapshot
     parts: tuple[Part, ...]  # by their slots, ascending; together they have all of them
-    ranker: LateScorer  # the model that made the vectors
+    ranker: VectorScorer  # the model that made the vectors
     log: UpdateLog
     texts: TextCache | None  # vectors of texts that came with earlier requests; None: every text is encoded
     loaded_at: float  # seconds since the epoch

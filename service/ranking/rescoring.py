@@ -20,7 +20,7 @@ from polyrank.model.representations import Representations, each_of
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import Steps, in_parts
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
-from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.live.models import PairScorer, VectorScorer
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking import costs
 from polyrank.service.ranking.runtime import Runtime
@@ -42,7 +42,7 @@ class LateScores(NamedTuple):
 
 
 async def second_stage(
-    runtime: Runtime, ranker: LateScorer, context: CountedContext, count: int, gather: Gather, journey: Journey
+    runtime: Runtime, ranker: VectorScorer, context: CountedContext, count: int, gather: Gather, journey: Journey
 ) -> LateScores:
     """Score so many stored candidates by the second stage, part by part."""
     own, scores, cached = journey.before_answer(), np.empty(count, np.float32), True

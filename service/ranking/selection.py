@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.generation.filters import keys_of, value_of, values_of
 from polyrank.model.text.language import foreign_to
 from polyrank.service.errors import NotCalibrated
-from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.live.models import PairScorer, VectorScorer
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking.near_equal import Distinct
 from polyrank.service.ranking.values import Decision, Grouping, Ranked, RankedCandidate, RankRequest
@@ -225,7 +225,7 @@ AS_IT_IS = Line(1.0, 0.0)
 """For scores of which it is not known what they say."""
 
 
-def line_of(model: LateScorer | PairScorer, counts_words: bool = True) -> Line:
+def line_of(model: VectorScorer | PairScorer, counts_words: bool = True) -> Line:
     """Return what the scores of a model say; words that it has may not count, for lack of a pool."""
     return AS_IT_IS if model.calibration is None else Line(*model.calibration.line(counts_words))
 
@@ -245,7 +245,7 @@ def relevance(scores: NDArray[np.float32], line: Line = AS_IT_IS) -> NDArray[np.
     return np.where(wide >= 0, 1.0, small) / (1.0 + small)
 
 
-def check_calibrated(ranker: LateScorer, name: str, scorer: PairScorer | None) -> None:
+def check_calibrated(ranker: VectorScorer, name: str, scorer: PairScorer | None) -> None:
     """Raise NotCalibrated where the last stage has scores that say no probability.
 
     name: of the ranker, as the generation has it.
@@ -259,7 +259,7 @@ def check_calibrated(ranker: LateScorer, name: str, scorer: PairScorer | None) -
 def decided(
     threshold: float,
     ranked: Ranked,
-    ranker: LateScorer,
+    ranker: VectorScorer,
     scorer: PairScorer | None,
     counts_words: bool,
     seen: Mapping[str, int],

@@ -17,7 +17,7 @@ from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import InferenceFailed, UnknownCandidates
-from polyrank.service.live.models import LateScorer
+from polyrank.service.live.models import VectorScorer
 from polyrank.service.ranking.parts import Serving, Stock
 from polyrank.service.ranking.rescoring import LateScores, ListWords, list_words, second_stage
 from polyrank.service.ranking.runtime import Runtime
@@ -174,7 +174,7 @@ async def gather(
 
 
 async def _encode_new(
-    runtime: Runtime, ranker: LateScorer, texts: TextVectors, new: list[list[int]], journey: Journey
+    runtime: Runtime, ranker: VectorScorer, texts: TextVectors, new: list[list[int]], journey: Journey
 ) -> None:
     """Encode the texts that no cache knew. What a batch makes of them is kept at once, however the request ends."""
     keeping: list[Future[None]] = []

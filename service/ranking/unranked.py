@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.classifier import Classifier, shares
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import letters_worth, one_by_one
@@ -124,7 +124,9 @@ class _Classifying:
         logits = await self._run("pair", Work(_PairClassBatch(network), pairs, lengths))
         return _ClassLogits(np.array(logits, np.float32), truncation, sum(lengths))
 
-    async def _pairs_apart(self, network: LateRanker, conversation: Conversation, texts: Sequence[str]) -> _ClassLogits:
+    async def _pairs_apart(
+        self, network: VectorRanker, conversation: Conversation, texts: Sequence[str]
+    ) -> _ClassLogits:
         """Read the conversation and each text alone, and compare them."""
         forwards, journey = self._forwards, self._journey
         [ids], truncation = await self._tokens(network, [conversation])
@@ -135,7 +137,7 @@ class _Classifying:
         for start in range(0, len(texts), AT_ONCE):
             some = made.take(np.arange(start, min(start + AT_ONCE, len(texts))))
             cost = len(some.first) if some.counts is None else max(1, network.late_tokens(len(ids), some.counts))
-            logits += await self._run("late", Work(_LateClassBatch(network), [(context.encoding, some)], [cost]))
+            logits += await self._run("late", Work(_VectorClassBatch(network), [(context.encoding, some)], [cost]))
         seen = len(ids) + sum(map(len, tokens))
         return _ClassLogits(np.concatenate(logits), replace(truncation, candidates=cut), seen)
 
@@ -150,7 +152,7 @@ class _Classifying:
         return _ClassLogits(logits, _sum([each.truncation for each in read]), sum(lengths))
 
     async def _scored_apart(
-        self, network: LateRanker, said: Sequence[Conversation], labels: Representations
+        self, network: VectorRanker, said: Sequence[Conversation], labels: Representations
     ) -> _ClassLogits:
         """Read each conversation, and score what was made of the names of the classes."""
         tokens, truncation = await self._tokens(network, said)
@@ -160,7 +162,7 @@ class _Classifying:
         work = Work(LateBatch(network), [(context, labels) for context in contexts], costs)
         return _ClassLogits(np.stack(await self._run("late", work)), truncation, sum(map(len, tokens)))
 
-    async def _tokens(self, network: LateRanker, said: Sequence[Conversation]) -> tuple[list[list[int]], Truncation]:
+    async def _tokens(self, network: VectorRanker, said: Sequence[Conversation]) -> tuple[list[list[int]], Truncation]:
         """Tokenise conversations; also returns what was cut of all."""
         read = [await self._forwards.tokenize_context(network, each, self._journey) for each in said]
         return [ids for ids, _ in read], _sum([truncation for _, truncation in read])
@@ -184,10 +186,10 @@ class _PairClassBatch:
 
 
 @dataclass(frozen=True)
-class _LateClassBatch:
+class _VectorClassBatch:
     """A classifier's comparisons for several requests, one after the other; equal for the same classifier."""
 
-    network: LateRanker
+    network: VectorRanker
 
     def __call__(self, pairs: list[tuple[ContextEncoding, Representations]]) -> list[NDArray[np.float32]]:
         return [self.network.class_logits(*pair) for pair in pairs]

@@ -16,7 +16,7 @@ from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import Steps, finish, in_parts, letters_worth, step
 from polyrank.model.text.sequences import Pairs
 from polyrank.service.errors import DeadlineExceeded, TimeTooShort, TooMuchToExplain
-from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.live.models import PairScorer, VectorScorer
 from polyrank.service.observe.labels import LANES, OF_GENERATIONS, Lane, Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
@@ -47,7 +47,7 @@ class ContextOnce:
     """A tokenised context of one request. The model encodes it once, however often it is asked for."""
 
     forwards: "Forwards"
-    ranker: LateScorer
+    ranker: VectorScorer
     tokens: list[int]
     _encoded: CountedContext | None = None
 
@@ -116,7 +116,7 @@ class Forwards:
         return cast(T, result)
 
     async def tokenize_candidates(
-        self, ranker: LateScorer, texts: Sequence[str], journey: Journey
+        self, ranker: VectorScorer, texts: Sequence[str], journey: Journey
     ) -> tuple[list[list[int]], int]:
         """Tokenise texts, with the work of others between many; also returns how many texts were cut.
 
@@ -132,26 +132,26 @@ class Forwards:
         return await self.tokenize(_candidate_steps(ranker, texts, check), letters_worth(texts), journey)
 
     async def tokenize_context(
-        self, ranker: LateScorer, conversation: Conversation, journey: Journey
+        self, ranker: VectorScorer, conversation: Conversation, journey: Journey
     ) -> tuple[list[int], Truncation]:
         """Tokenise a context; also returns what was cut."""
         return await self.tokenize(ranker.context_steps(conversation), conversation.letters, journey)
 
-    async def context(self, ranker: LateScorer, context: list[int], journey: Journey) -> CountedContext:
+    async def context(self, ranker: VectorScorer, context: list[int], journey: Journey) -> CountedContext:
         """Encode a tokenised context; equal ones that wait at the same time are encoded once."""
         work = Work(ranker.represent_context_batch, [context], [len(context)], key=tuple(context))
         [encoded] = await self.run("context", work, journey)
         return CountedContext(encoded, len(context))
 
     async def contexts(
-        self, ranker: LateScorer, contexts: Sequence[list[int]], journey: Journey
+        self, ranker: VectorScorer, contexts: Sequence[list[int]], journey: Journey
     ) -> list[ContextEncoding]:
         """Encode tokenised contexts; errors as `candidates`."""
         work = Work(ranker.represent_context_batch, contexts, list(map(len, contexts)))
         return await self.run("context", work, journey)
 
     async def candidates(
-        self, ranker: LateScorer, tokens: Sequence[list[int]], journey: Journey, on_batch: OnBatch | None = None
+        self, ranker: VectorScorer, tokens: Sequence[list[int]], journey: Journey, on_batch: OnBatch | None = None
     ) -> list[Representations]:
         """Encode tokenised candidates, each by itself; `on_batch` as in `Work`.
 
@@ -160,7 +160,7 @@ class Forwards:
         work = Work(_CandidateBatch(ranker), tokens, list(map(len, tokens)), None, on_batch)
         return await self.run("candidate", work, journey)
 
-    async def encode(self, ranker: LateScorer, texts: Sequence[str], journey: Journey) -> Embeddings:
+    async def encode(self, ranker: VectorScorer, texts: Sequence[str], journey: Journey) -> Embeddings:
         """Encode texts as candidates; errors as `candidates`."""
         tokens, cut = await self.tokenize_candidates(ranker, texts, journey)
         parts = await self.candidates(ranker, tokens, journey)
@@ -168,7 +168,7 @@ class Forwards:
         return Embeddings(made, sum(map(len, tokens)), cut, journey.seconds)
 
     async def late(
-        self, ranker: LateScorer, context: CountedContext, some: Representations, total: int, journey: Journey
+        self, ranker: VectorScorer, context: CountedContext, some: Representations, total: int, journey: Journey
     ) -> NDArray[np.float32]:
         """Score some of `total` stored candidates by the second stage, (N,).
 
@@ -273,7 +273,7 @@ _STAGE_OF: dict[Lane, Stage] = {
 
 
 def _candidate_steps(
-    ranker: LateScorer, texts: Sequence[str], check: Callable[[int], None]
+    ranker: VectorScorer, texts: Sequence[str], check: Callable[[int], None]
 ) -> Steps[tuple[list[list[int]], int]]:
     """Tokenise texts, part by part; also returns how many were cut. `check` is told how many are done."""
     tokens: list[list[int]] = []
@@ -306,7 +306,7 @@ def _split_pairs(scorer: PairScorer, conversation: Conversation, texts: Sequence
 class _CandidateBatch:
     """A model's forward pass over candidates of several requests; equal for the same model."""
 
-    ranker: LateScorer
+    ranker: VectorScorer
 
     def __call__(self, tokens: list[list[int]]) -> list[Representations]:
         made = self.ranker.represent_candidate_batch(tokens)
@@ -317,7 +317,7 @@ class _CandidateBatch:
 class LateBatch:
     """A model's second stage for several requests, one after the other; equal for the same model."""
 
-    ranker: LateScorer
+    ranker: VectorScorer
 
     def __call__(self, pairs: list[tuple[ContextEncoding, Representations]]) -> list[NDArray[np.float32]]:
         """Return the scores of each pair's candidates, (N,)."""

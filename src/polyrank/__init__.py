@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.lexical import LexicalRanker
     from polyrank.model.rankers.load import load, load_classifier
-    from polyrank.model.rankers.networks import CrossRanker, LateRanker, from_base
+    from polyrank.model.rankers.networks import CrossRanker, VectorRanker, from_base
     from polyrank.model.text.assembly import Turn
     from polyrank.service.client.attempts import (
         Busy,
@@ -53,7 +53,7 @@ _HOMES = {
     "InvalidInput": "polyrank.model.errors",
     "JobEnded": "polyrank.service.client.attempts",
     "KeyRefused": "polyrank.service.client.attempts",
-    "LateRanker": "polyrank.model.rankers.networks",
+    "VectorRanker": "polyrank.model.rankers.networks",
     "LexicalRanker": "polyrank.model.rankers.lexical",
     "ModelConfig": "polyrank.model.config",
     "ModelNotFound": "polyrank.model.errors",
@@ -84,7 +84,6 @@ __all__ = [
     "InvalidInput",
     "JobEnded",
     "KeyRefused",
-    "LateRanker",
     "LexicalRanker",
     "ModelConfig",
     "ModelNotFound",
@@ -97,6 +96,7 @@ __all__ = [
     "ServerFailed",
     "TimeOver",
     "Turn",
+    "VectorRanker",
     "from_base",
     "load",
     "load_classifier",

@@ -15,7 +15,7 @@ from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.batching import pad
 from polyrank.model.config import ModelConfig, Reduction
 from polyrank.model.evaluation.rankings import rank_lists
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.representations import ContextEncoding
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
@@ -26,7 +26,7 @@ CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
 SCALE, LAYERS = 20.0, 2
 
 
-def made(directory: Path, architecture: str, block: Any, reduction: Reduction = "mean", **runner: Any) -> LateRanker:
+def made(directory: Path, architecture: str, block: Any, reduction: Reduction = "mean", **runner: Any) -> VectorRanker:
     """One of the architecture whose second stage is begun from the same numbers each time."""
     if not (base := directory / "base").exists():
         write_base(base, 7)
@@ -36,7 +36,7 @@ def made(directory: Path, architecture: str, block: Any, reduction: Reduction = 
     )
     torch.manual_seed(11)
     ranker = polyrank.from_base(str(base), config, **runner)
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     return ranker
 
 
@@ -56,12 +56,16 @@ def hidden(backbone: Backbone, ids: list[int], layer: int | None) -> list[Vector
     return states[0].double().tolist()
 
 
-def contexts_of(ranker: LateRanker, texts: Sequence[str]) -> list[list[int]]:
+def contexts_of(ranker: VectorRanker, texts: Sequence[str]) -> list[list[int]]:
     return [ranker.tokenize_context(Conversation.of(text))[0] for text in texts]
 
 
 def all_ways_agree(
-    ranker: LateRanker, texts: Sequence[str], replies: Sequence[str], expected: np.ndarray, tolerance: float = TOLERANCE
+    ranker: VectorRanker,
+    texts: Sequence[str],
+    replies: Sequence[str],
+    expected: np.ndarray,
+    tolerance: float = TOLERANCE,
 ) -> None:
     """The training matrix, stored rows together and alone, `rank` and `evaluate` give the expected scores."""
     encoder, contexts = ranker.encoder, contexts_of(ranker, texts)
@@ -89,7 +93,7 @@ def all_ways_agree(
 
 
 def no_encoder_call_scores(
-    ranker: LateRanker, texts: Sequence[str], replies: Sequence[str], monkeypatch: pytest.MonkeyPatch
+    ranker: VectorRanker, texts: Sequence[str], replies: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stored rows are scored where every forward pass raises. The texts 1 and 4 of `replies` are equal."""
     stored = ranker.represent_candidates(ranker.tokenize_candidates(replies)[0])

@@ -15,11 +15,11 @@ from tiny import CLS, SEP, VOCABULARY, word_ids, write_base
 import polyrank
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.colbert import max_sim
-from polyrank.model.architectures.late import CandidateState
+from polyrank.model.architectures.vector import CandidateState
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.evaluation.rankings import retrieve
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.registry import ColbertConfig
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation
@@ -34,13 +34,13 @@ TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["apart", "shared"])
-def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VectorRanker:
     base = write_base(tmp_path_factory.mktemp("colbert") / "base", 7, MORE)
     sizes: dict[str, Any] = {"max_context_tokens": 40, "max_candidate_tokens": 16}
     config = ModelConfig(architecture="colbert", base_name="", shared_encoder=request.param, score_scale=SCALE, **sizes)
     torch.manual_seed(11)
     made = polyrank.from_base(str(base), config)
-    assert isinstance(made, LateRanker)
+    assert isinstance(made, VectorRanker)
     if not request.param:
         with torch.no_grad():
             for parameter in made.encoder.candidate.parameters():
@@ -48,7 +48,7 @@ def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return made
 
 
-def rows(ranker: LateRanker, backbone: Backbone, ids: list[int], attended: int) -> list[list[float]]:
+def rows(ranker: VectorRanker, backbone: Backbone, ids: list[int], attended: int) -> list[list[float]]:
     """The unit vectors of one sequence of which the first `attended` tokens are attended to, without padding."""
     weight = ranker.encoder.projection.weight.detach().double()
     with torch.inference_mode():
@@ -65,12 +65,12 @@ def ids_of(text: str) -> list[int]:
     return [named[word] if word in named else word_ids(word)[0] for word in text.split()]
 
 
-def context_rows(ranker: LateRanker, text: str) -> list[list[float]]:
+def context_rows(ranker: VectorRanker, text: str) -> list[list[float]]:
     ids = [CLS, QUERY, *ids_of(text), SEP]
     return rows(ranker, ranker.encoder.context, ids + [MASK] * (32 - len(ids)), len(ids))
 
 
-def candidate_rows(ranker: LateRanker, text: str) -> list[list[float]]:
+def candidate_rows(ranker: VectorRanker, text: str) -> list[list[float]]:
     ids = [CLS, CANDIDATE, *ids_of(text), SEP]
     made = rows(ranker, ranker.encoder.candidate, ids, len(ids))
     return [row for token, row in zip(ids, made, strict=True) if token not in (COMMA, DOT)]
@@ -88,16 +88,16 @@ def loops(query: list[list[float]], document: list[list[float]]) -> float:
 
 
 @pytest.fixture(scope="module")
-def expected(ranker: LateRanker) -> np.ndarray:
+def expected(ranker: VectorRanker) -> np.ndarray:
     documents = [candidate_rows(ranker, text) for text in CANDIDATES]
     return np.array([[SCALE * loops(context_rows(ranker, text), each) for each in documents] for text in CONTEXTS])
 
 
-def test_all_ways_to_a_score_agree_with_the_loops(ranker: LateRanker, expected: np.ndarray) -> None:
+def test_all_ways_to_a_score_agree_with_the_loops(ranker: VectorRanker, expected: np.ndarray) -> None:
     all_ways_agree(ranker, CONTEXTS, CANDIDATES, expected, TOLERANCE)
 
 
-def test_retrieval_orders_what_it_found_by_the_second_stage(ranker: LateRanker, expected: np.ndarray) -> None:
+def test_retrieval_orders_what_it_found_by_the_second_stage(ranker: VectorRanker, expected: np.ndarray) -> None:
     right = [np.array([0])] * len(CONTEXTS)
     found, cut = retrieve(ranker, [Conversation.of(text) for text in CONTEXTS], CANDIDATES, right, silent)
     assert cut == 0
@@ -106,7 +106,7 @@ def test_retrieval_orders_what_it_found_by_the_second_stage(ranker: LateRanker, 
         np.testing.assert_allclose(best.scores, np.sort(scores)[::-1], rtol=0, atol=TOLERANCE)
 
 
-def test_the_first_stage_is_the_unit_mean_of_the_rows(ranker: LateRanker) -> None:
+def test_the_first_stage_is_the_unit_mean_of_the_rows(ranker: VectorRanker) -> None:
     made = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
     assert made.late is not None
     assert made.counts is not None
@@ -124,7 +124,7 @@ def test_the_first_stage_is_the_unit_mean_of_the_rows(ranker: LateRanker) -> Non
         )
 
 
-def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_stored_rows_makes_no_encoder_call(ranker: VectorRanker, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
     context = ranker.represent_contexts(contexts_of(ranker, CONTEXTS)[:1])[0]
     before = ranker.late_scores(context, made)
@@ -148,7 +148,7 @@ def test_padding_does_not_beat_negative_similarities() -> None:
     assert scores.tolist() == [(-1.0 - 0.5) / 2, (-0.25 - 0.75) / 2]
 
 
-def test_the_cost_is_that_of_all_dot_products(ranker: LateRanker) -> None:
+def test_the_cost_is_that_of_all_dot_products(ranker: VectorRanker) -> None:
     short, long = (ranker.late_tokens(tokens, np.array([5, 7])) for tokens in (3, 60))
     one_token = 12 * 2 * 16**2
     assert short == math.ceil(128 * 32 * 12 / one_token)
@@ -156,7 +156,7 @@ def test_the_cost_is_that_of_all_dot_products(ranker: LateRanker) -> None:
     assert ranker.late_tokens(3, np.empty(0, np.int64)) == 0
 
 
-def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path, expected: np.ndarray) -> None:
+def test_a_checkpoint_keeps_it(ranker: VectorRanker, tmp_path: Path, expected: np.ndarray) -> None:
     if ranker.config.weights == "full":
         ranker.save(tmp_path / "saved")
         scores = dict(polyrank.load(str(tmp_path / "saved")).rank(CONTEXTS[1], CANDIDATES))
@@ -173,12 +173,12 @@ def test_a_base_without_a_mask_token_fills_nothing(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", 7)
     config = ModelConfig(architecture="colbert", base_name="", max_context_tokens=40, max_candidate_tokens=16)
     ranker = polyrank.from_base(str(base), config)
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     assert ranker.config.block(ColbertConfig).query_tokens == 0
     assert ranker.represent_contexts([[CLS, 5, SEP]])[0].late[0].shape == (3, 128)
 
 
-def test_representations_are_joined_and_taken_by_their_rows(ranker: LateRanker) -> None:
+def test_representations_are_joined_and_taken_by_their_rows(ranker: VectorRanker) -> None:
     made = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
     parts = [made.take([at]) for at in (2, 0, 5)]
     joined, taken = Representations.join(parts), made.take([2, 0, 5])

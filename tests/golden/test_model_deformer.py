@@ -30,14 +30,14 @@ from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.deformer import DeformerEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.registry import DeformerConfig
 
 KINDS = {"one": DeformerConfig(upper=1), "paper": DeformerConfig(upper=1, residual=False), "all": DeformerConfig()}
 
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
-def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VectorRanker:
     ranker = made(tmp_path_factory.mktemp("deformer"), "deformer", request.param)
     torch.manual_seed(12)
     with torch.no_grad():  # else both sides are equal, and a residual head is zero
@@ -49,7 +49,7 @@ def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return ranker
 
 
-def own(ranker: LateRanker) -> DeformerEncoder:
+def own(ranker: VectorRanker) -> DeformerEncoder:
     assert isinstance(ranker.encoder, DeformerEncoder)
     return ranker.encoder
 
@@ -86,7 +86,7 @@ def layer_of(transformer: Any, place: int) -> Any:
     return transformer.encoder.layer[place]
 
 
-def expected_score(ranker: LateRanker, context: str, candidate: str) -> float:
+def expected_score(ranker: VectorRanker, context: str, candidate: str) -> float:
     encoder, block = own(ranker), ranker.config.block(DeformerConfig)
     x, y = ([CLS, *word_ids(text), SEP] for text in (context, candidate))
     with torch.inference_mode():
@@ -108,11 +108,11 @@ def candidate_states(encoder: DeformerEncoder, ids: list[int]) -> list[list[floa
 
 
 @pytest.fixture(scope="module")
-def expected(ranker: LateRanker) -> np.ndarray:
+def expected(ranker: VectorRanker) -> np.ndarray:
     return np.array([[expected_score(ranker, text, each) for each in CANDIDATES] for text in CONTEXTS])
 
 
-def test_all_ways_to_a_score_agree_with_one_pass(ranker: LateRanker, expected: np.ndarray) -> None:
+def test_all_ways_to_a_score_agree_with_one_pass(ranker: VectorRanker, expected: np.ndarray) -> None:
     assert np.ptp(expected, axis=1).min() > 10 * TOLERANCE
     all_ways_agree(ranker, CONTEXTS, CANDIDATES, expected)
 
@@ -140,11 +140,11 @@ def test_one_whose_layers_are_all_upper_ones_is_a_cross_encoder_with_positions_f
                 assert scores[at] == pytest.approx(float(cross.head_scores(states)), abs=1e-5)
 
 
-def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_stored_rows_makes_no_encoder_call(ranker: VectorRanker, monkeypatch: pytest.MonkeyPatch) -> None:
     no_encoder_call_scores(ranker, CONTEXTS, CANDIDATES, monkeypatch)
 
 
-def test_parts_of_the_candidates_give_what_all_give(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_the_candidates_give_what_all_give(ranker: VectorRanker, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
     [context] = ranker.represent_contexts(contexts_of(ranker, CONTEXTS[1:2]))
     together = ranker.late_scores(context, stored)
@@ -152,7 +152,7 @@ def test_parts_of_the_candidates_give_what_all_give(ranker: LateRanker, monkeypa
     np.testing.assert_allclose(ranker.late_scores(context, stored), together, atol=1e-5)
 
 
-def test_a_candidate_keeps_a_row_for_each_token(ranker: LateRanker) -> None:
+def test_a_candidate_keeps_a_row_for_each_token(ranker: VectorRanker) -> None:
     assert (ranker.late_rows.dim, ranker.late_rows.count) == (DIM, None)
     kept = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
     assert kept.counts.tolist() == [len(text.split()) + 2 for text in CANDIDATES]

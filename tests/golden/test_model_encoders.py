@@ -16,7 +16,7 @@ from polyrank.model.architectures.attention import poly_scores
 from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.batching import joined, pad
 from polyrank.model.config import ModelConfig
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker
 from polyrank.model.search.topk import top_k
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.sequences import Pairs
@@ -28,17 +28,17 @@ CONTEXTS = [
 ]  # fmt: skip
 CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10 w11", "w12 w1", "w3", "w39 w38 w37"]
 SHORT: dict[str, Any] = {"max_context_tokens": 40, "max_candidate_tokens": 16}
-Build = Callable[..., Any]  # a LateRanker, or a CrossRanker where the architecture says so
+Build = Callable[..., Any]  # a VectorRanker, or a CrossRanker where the architecture says so
 
 
 @pytest.fixture(scope="module")
 def build(base: Path) -> Build:
     """Builds a model; the two towers of separate encoders are told apart by moving the candidate's weights."""
 
-    def make(**fields: Any) -> LateRanker | CrossRanker:
+    def make(**fields: Any) -> VectorRanker | CrossRanker:
         torch.manual_seed(11)
         ranker = polyrank.from_base(str(base), ModelConfig(base_name="tiny", **SHORT, **fields))
-        if isinstance(ranker, LateRanker) and not ranker.config.shared_encoder:
+        if isinstance(ranker, VectorRanker) and not ranker.config.shared_encoder:
             with torch.no_grad():
                 for parameter in ranker.encoder.candidate.parameters():
                     parameter += 0.05 * torch.randn_like(parameter)
@@ -71,7 +71,7 @@ class Scores:
     topk: np.ndarray
 
     @classmethod
-    def of(cls, ranker: LateRanker) -> "Scores":
+    def of(cls, ranker: VectorRanker) -> "Scores":
         contexts, candidates = [single(text) for text in CONTEXTS], [single(text) for text in CANDIDATES]
         encoder = ranker.encoder
         with torch.inference_mode():

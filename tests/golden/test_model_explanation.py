@@ -13,7 +13,7 @@ from tiny import CLS, SEP, word_ids, write_base, write_checkpoint
 import polyrank
 from polyrank.model.config import DenseConfig, ModelConfig
 from polyrank.model.explanation import Explanation, relative
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.registry import ColbertConfig, DeformerConfig, MixConfig, VirtConfig
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of
@@ -67,15 +67,15 @@ FIRST_STAGES = {
 SERVED = 1e-5  # by which a served score differs, relative to its size: the transformer runs in float32
 
 
-def load(parent: Path, **fields: Any) -> tuple[LateRanker, Weights]:
+def load(parent: Path, **fields: Any) -> tuple[VectorRanker, Weights]:
     """A model and its weights."""
     path = write_checkpoint(parent, "model", 5, **fields)
     loaded = polyrank.load(path)
-    assert isinstance(loaded, LateRanker)
+    assert isinstance(loaded, VectorRanker)
     return loaded, Weights(path)
 
 
-def explained(ranker: LateRanker, context: str, replies: list[str]) -> tuple[list[Explanation], Representations]:
+def explained(ranker: VectorRanker, context: str, replies: list[str]) -> tuple[list[Explanation], Representations]:
     """What the product says of each reply, as the service asks for it, with vectors as float16 stores them."""
     explainer = ranker.explainer
     tokens, _ = finish(explainer.context_steps(Conversation.of(context)))
@@ -102,7 +102,7 @@ def explained(ranker: LateRanker, context: str, replies: list[str]) -> tuple[lis
     return found, made
 
 
-def context_terms(ranker: LateRanker, weights: Weights, ids: list[int]) -> list[list[Array]]:
+def context_terms(ranker: VectorRanker, weights: Weights, ids: list[int]) -> list[list[Array]]:
     """What each token adds to each context vector, by code and token, with all scales."""
     config = ranker.config
     states = weights.states("context", ids)
@@ -132,7 +132,7 @@ def one(config: Any, terms: list[Array]) -> list[Array]:
     return [term / length for term in terms]
 
 
-def reply_terms(ranker: LateRanker, weights: Weights, ids: list[int]) -> list[Array]:
+def reply_terms(ranker: VectorRanker, weights: Weights, ids: list[int]) -> list[Array]:
     """What each token of a reply adds to its vector."""
     config = ranker.config
     states = weights.states("candidate", ids, segment=1 if config.architecture == "deformer" else 0)
@@ -226,7 +226,7 @@ def test_best_pairs_of_colbert(tmp_path: Path, more: tuple[str, ...]) -> None:
     made_of = polyrank.from_base(str(write_base(tmp_path / "base", 5, more)), config)
     made_of.save(tmp_path / "model")
     ranker, weights = polyrank.load(tmp_path / "model"), Weights(tmp_path / "model")
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     block = ranker.config.block(ColbertConfig)
     assert (block.mask_id, block.query_marker, block.dropped) == ((44, 45, (47,)) if more else (0, None, ()))
     replies = ["w3 . w4", *REPLIES] if more else REPLIES

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig
 
 from polyrank.model.architectures.backbone import Backbone, TensorBatch
-from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.registry import ARCHITECTURES, ColbertConfig, DeformerConfig, MixConfig, VirtConfig
 
@@ -46,14 +46,14 @@ def backbone() -> Backbone:
 def test_the_price_is_what_another_candidate_takes(kind: str, backbone: Backbone) -> None:
     config = ModelConfig(base_name="", shared_encoder=True, **KINDS[kind])
     cls = ARCHITECTURES[config.architecture].network
-    encoder: LateEncoder = cls.build(config, lambda: backbone).eval()
+    encoder: VectorEncoder = cls.build(config, lambda: backbone).eval()
     few, many = (counted(encoder, count) for count in (8, 24))
     rows = config.own.rows if isinstance(config.own, MixConfig) else CANDIDATE_TOKENS
     tokens = CONTEXT_TOKENS - (1 if isinstance(config.own, ColbertConfig) else 0)  # to which ColBERT adds its marker
     assert (many - few) / 16 == pytest.approx(cls.late_cost(config, DIM, tokens, rows), rel=0.05)
 
 
-def counted(encoder: LateEncoder, candidates: int) -> float:
+def counted(encoder: VectorEncoder, candidates: int) -> float:
     """The multiplications of scoring so many candidates for one context."""
     config = encoder.config
     torch.manual_seed(0)

@@ -29,7 +29,7 @@ from polyrank.model.architectures.backbone import layers_of
 from polyrank.model.architectures.mix import Interaction, MixEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.registry import MixConfig
 
 HEADS = 2
@@ -50,7 +50,7 @@ KINDS = {
 }
 
 
-def made(directory: Path, block: MixConfig, **runner: Any) -> LateRanker:
+def made(directory: Path, block: MixConfig, **runner: Any) -> VectorRanker:
     ranker = second_stage.made(directory, "mix", block, **runner)
     if not runner:
         with torch.no_grad():  # else the interaction layers are the transformer's
@@ -60,11 +60,11 @@ def made(directory: Path, block: MixConfig, **runner: Any) -> LateRanker:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VectorRanker:
     return made(tmp_path_factory.mktemp("mix"), KINDS[request.param])
 
 
-def mixer(ranker: LateRanker) -> MixEncoder:
+def mixer(ranker: VectorRanker) -> MixEncoder:
     assert isinstance(ranker.encoder, MixEncoder)
     return ranker.encoder
 
@@ -141,19 +141,19 @@ def loops(encoder: MixEncoder, context: str, candidate: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def expected(ranker: LateRanker) -> np.ndarray:
+def expected(ranker: VectorRanker) -> np.ndarray:
     return np.array([[loops(mixer(ranker), text, each) for each in CANDIDATES] for text in CONTEXTS])
 
 
-def test_all_ways_to_a_score_agree_with_the_loops(ranker: LateRanker, expected: np.ndarray) -> None:
+def test_all_ways_to_a_score_agree_with_the_loops(ranker: VectorRanker, expected: np.ndarray) -> None:
     all_ways_agree(ranker, CONTEXTS, CANDIDATES, expected)
 
 
-def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_stored_rows_makes_no_encoder_call(ranker: VectorRanker, monkeypatch: pytest.MonkeyPatch) -> None:
     no_encoder_call_scores(ranker, CONTEXTS, CANDIDATES, monkeypatch)
 
 
-def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path) -> None:
+def test_a_checkpoint_keeps_it(ranker: VectorRanker, tmp_path: Path) -> None:
     block = ranker.config.block(MixConfig)
     assert (ranker.late_rows.dim, ranker.late_rows.count) == (DIM, block.rows)
     raw = ranker.config.to_json()

@@ -19,8 +19,8 @@ from polyrank.model.registry import UniConfig
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.objective import Batch
+from polyrank.model.training.pair_objective import PairObjective
 from polyrank.model.training.student import start
-from polyrank.model.training.together import PairObjective
 
 CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
 REPLIES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10"]

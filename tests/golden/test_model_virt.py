@@ -22,12 +22,12 @@ from golden.second_stage import (
 from tiny import CLS, DIM, SEP, word_ids
 
 from polyrank.model.architectures.virt import VirtEncoder
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.registry import VirtConfig
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["residual", "paper"])
-def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VectorRanker:
     ranker = made(tmp_path_factory.mktemp("virt"), "virt", VirtConfig(residual=request.param), "first")
     torch.manual_seed(12)
     with torch.no_grad():  # else both sides are equal, and a residual head is zero
@@ -38,7 +38,7 @@ def ranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return ranker
 
 
-def reader(ranker: LateRanker) -> VirtEncoder:
+def reader(ranker: VectorRanker) -> VirtEncoder:
     assert isinstance(ranker.encoder, VirtEncoder)
     return ranker.encoder
 
@@ -66,20 +66,20 @@ def loops(encoder: VirtEncoder, context: str, candidate: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def expected(ranker: LateRanker) -> np.ndarray:
+def expected(ranker: VectorRanker) -> np.ndarray:
     return np.array([[loops(reader(ranker), text, each) for each in CANDIDATES] for text in CONTEXTS])
 
 
-def test_all_ways_to_a_score_agree_with_the_loops(ranker: LateRanker, expected: np.ndarray) -> None:
+def test_all_ways_to_a_score_agree_with_the_loops(ranker: VectorRanker, expected: np.ndarray) -> None:
     assert np.ptp(expected, axis=1).min() > 10 * TOLERANCE
     all_ways_agree(ranker, CONTEXTS, CANDIDATES, expected)
 
 
-def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_stored_rows_makes_no_encoder_call(ranker: VectorRanker, monkeypatch: pytest.MonkeyPatch) -> None:
     no_encoder_call_scores(ranker, CONTEXTS, CANDIDATES, monkeypatch)
 
 
-def test_a_candidate_keeps_a_row_for_each_token(ranker: LateRanker) -> None:
+def test_a_candidate_keeps_a_row_for_each_token(ranker: VectorRanker) -> None:
     assert (ranker.late_rows.dim, ranker.late_rows.count) == (DIM, None)
     kept = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
     assert kept.counts.tolist() == [len(text.split()) + 2 for text in CANDIDATES]

@@ -83,7 +83,7 @@ def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
 ) -> None:
     first = GenerationStore(root).open_to_serve()[0][0]
     ranker = polyrank.load(first.model_directory)
-    assert isinstance(ranker, polyrank.LateRanker)
+    assert isinstance(ranker, polyrank.VectorRanker)
     assert ranker.fingerprint == first.manifest.model.fingerprint == polyrank.load(checkpoints / "poly").fingerprint
     tokens, _ = ranker.tokenize_candidates([each.text for each in first.candidates.rows(range(100))])
     assert abs(ranker.encode_candidates(tokens) - first.embeddings.matrix).max() < 2e-3
@@ -195,7 +195,7 @@ def test_kills_leave_the_old_or_the_new_generation(builder: Builder, root: Path,
         assert served.id == old or record.stage in ("CURRENT", "done")
         for each in store.ids():
             store.verify(each)
-        assert isinstance(polyrank.load(served.model_directory), polyrank.LateRanker)
+        assert isinstance(polyrank.load(served.model_directory), polyrank.VectorRanker)
     # pytest shows it where the test fails.
     print(f"seed 20261121, killed at stages {stages}")  # noqa: T201
     assert len(set(stages)) > 1

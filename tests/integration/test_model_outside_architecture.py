@@ -16,10 +16,10 @@ from tiny_training import rows, write_examples
 from toy_architecture import NAME, ROW, ToyConfig, ToyEncoder
 
 import polyrank
-from polyrank.model.architectures.late import second_stage_unexplained
+from polyrank.model.architectures.vector import second_stage_unexplained
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
@@ -73,7 +73,7 @@ def test_it_is_trained_with_its_option_and_learns(trained: Path, capsys: pytest.
     assert json.loads((trained / CONFIG_FILE).read_text())[NAME] == {"best": 3}
     assert config.training["settings"]["best_products"] == 3
     ranker = polyrank.load(trained)
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     assert isinstance(ranker.encoder, ToyEncoder)
     assert ranker.rank(SAID, ["w4", "w5", "w6", "w7"])[0][0] == 1, "the reply follows from the context's first word"
     lists = [{**row, "negatives": sorted({"w4", "w5", "w6", "w7"} - {row["response"]})} for row in rows(16)]

@@ -63,7 +63,7 @@ from safetensors.torch import save_file
 from polyrank.model.training.config import STATE_FILE, TrainConfig
 from polyrank.model.training.data import survey
 from polyrank.model.training.loop import Begun, Training
-from polyrank.model.training.apart import LateObjective
+from polyrank.model.training.vector_objective import VectorObjective
 from polyrank.model.training.student import start
 
 base, data, output = map(Path, sys.argv[1:])
@@ -72,16 +72,16 @@ config = TrainConfig.of(
     warmup_steps=2, schedule="plateau", max_context_tokens=40, max_candidate_tokens=16, tune="all", precision="no",
 )
 student = start(config)
-begun = Begun(config, student, [survey(data, False, 0.0, 1000)], LateObjective)
+begun = Begun(config, student, [survey(data, False, 0.0, 1000)], VectorObjective)
 training = Training(begun, output, time.monotonic())
 losses = {"step": {}, "look": {}}
-rows, unrecorded = [], LateObjective.step
+rows, unrecorded = [], VectorObjective.step
 
 def step(self, drawn, *given):
     rows.append([example.dialogue for example in drawn.examples])
     return unrecorded(self, drawn, *given)
 
-LateObjective.step = step
+VectorObjective.step = step
 
 def watch(event, step, steps, figures):
     losses[event][step] = figures["loss"]
@@ -171,11 +171,11 @@ import os
 from pathlib import Path
 import sys
 from polyrank.model.errors import TrainingDiverged
-from polyrank.model.training.apart import LateObjective
+from polyrank.model.training.vector_objective import VectorObjective
 
 exec(Path(sys.argv.pop(1)).read_text().split("training.run(watch)")[0])
 if os.environ["RANK"] == "1":
-    LateObjective.step, whole = (lambda *given: whole(*given) * float("nan")), LateObjective.step
+    VectorObjective.step, whole = (lambda *given: whole(*given) * float("nan")), VectorObjective.step
 try:
     training.run(watch)
 except TrainingDiverged as error:

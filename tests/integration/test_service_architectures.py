@@ -22,7 +22,7 @@ from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.local import LATE_FILE, MATRIX_FILE
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
@@ -52,9 +52,9 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @cache
-def loaded(checkpoint: Path, backend: str = "torch") -> LateRanker:
+def loaded(checkpoint: Path, backend: str = "torch") -> VectorRanker:
     ranker = polyrank.load(checkpoint, backend=backend)
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     return ranker
 
 

@@ -11,7 +11,7 @@ from brute_force import paper_scores
 from command_line import call, write_rows
 
 import polyrank
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.conversations import ReplyDraw
 from polyrank.model.text.dialogues import read_dialogues
@@ -47,7 +47,7 @@ def scores_by_hand(ranker: Any, row: Row) -> list[float]:
     if isinstance(ranker, CrossRanker):
         pairs, _ = ranker.tokenize_pairs(conversation, row["candidates"])
         return [float(score) for score in ranker.score_pairs(pairs)]
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     [codes] = ranker.encode_contexts([ranker.tokenize_context(conversation)[0]])
     scores = []
     for text in row["candidates"]:

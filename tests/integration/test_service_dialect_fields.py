@@ -14,7 +14,7 @@ from tiny import tiny_app, write_checkpoint
 import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.model.config import AssemblyConfig
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.http.compat.cohere import CohereEmbedIn
 from polyrank.service.http.compat.lenient import Ignored, Lenient, RefusedField
@@ -141,17 +141,17 @@ def cases(kind: type) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> VectorRanker:
     """A Bi-encoder with a prompt for each side, whose vectors have no length in common."""
     prompts = AssemblyConfig(context_prompt="w5 w6 ", candidate_prompt="w7 ")
     directory = tmp_path_factory.mktemp("checkpoint")
     loaded = polyrank.load(write_checkpoint(directory, "bi", 4, architecture="bi", normalize=False, assembly=prompts))
-    assert isinstance(loaded, LateRanker)
+    assert isinstance(loaded, VectorRanker)
     return loaded
 
 
 @pytest.fixture(scope="module")
-def client(ranker: LateRanker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def client(ranker: VectorRanker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("store")
     build(ranker, pool(5), root)
     with TestClient(tiny_app(store=root)) as client:
@@ -220,7 +220,7 @@ def test_how_to_cut_says_nothing_where_no_text_is_too_long(client: TestClient, r
 
 
 @pytest.mark.parametrize("value", ["query", "document", "passage", "corpus", "nonsense", "Query", ""])
-def test_prompt_names_are_those_of_the_sides(client: TestClient, ranker: LateRanker, value: str) -> None:
+def test_prompt_names_are_those_of_the_sides(client: TestClient, ranker: VectorRanker, value: str) -> None:
     texts = ["w1 w2", "w3"]
     answers = {
         "/embed": told(client, "/embed", {"inputs": texts, "prompt_name": value}),

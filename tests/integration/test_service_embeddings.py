@@ -17,7 +17,7 @@ from tiny import CLS, SEP, tiny_app, word_ids, write_checkpoint
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.service.app import create_app
 from polyrank.service.errors import Overloaded
 from polyrank.service.http.compat import embeddings
@@ -31,16 +31,16 @@ TEXTS = ["w1 w2", "w3", "w1 w2 w4 w5"]
 
 
 @pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> VectorRanker:
     """A model whose vectors have no length in common."""
     directory = tmp_path_factory.mktemp("checkpoint")
     loaded = polyrank.load(write_checkpoint(directory, "plain", 3, architecture="poly", n_codes=2, normalize=False))
-    assert isinstance(loaded, LateRanker)
+    assert isinstance(loaded, VectorRanker)
     return loaded
 
 
 @pytest.fixture(scope="module")
-def client(ranker: LateRanker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def client(ranker: VectorRanker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     root = tmp_path_factory.mktemp("store")
     build(ranker, pool(5), root)
     with TestClient(tiny_app(store=root, max_candidates=5, max_text_chars=400)) as client:
@@ -48,7 +48,7 @@ def client(ranker: LateRanker, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def vectors(ranker: LateRanker) -> NDArray[np.float32]:
+def vectors(ranker: VectorRanker) -> NDArray[np.float32]:
     return ranker.encode_candidates(ranker.tokenize_candidates(TEXTS)[0])
 
 

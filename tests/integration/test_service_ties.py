@@ -20,7 +20,7 @@ from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.ranking.values import Given, RankedCandidate
 
@@ -33,10 +33,10 @@ CONTEXT = "w1 w5 w9 w20 w30 w2"
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VectorRanker:
     path = write_checkpoint(tmp_path_factory.mktemp(request.param), request.param, 3, **KINDS[request.param])
     ranker = polyrank.load(path)
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     return ranker
 
 
@@ -59,14 +59,16 @@ def assert_tied(places: Sequence[RankedCandidate], *prefixes: str) -> None:
         assert [place.id for place in alike] == [f"{prefix}{TEXTS.index(text)}" for prefix in prefixes]
 
 
-def test_a_batch_changes_a_vector(model: LateRanker) -> None:
+def test_a_batch_changes_a_vector(model: VectorRanker) -> None:
     together = encode_texts(model, TEXTS).first
     alone = np.concatenate([encode_texts(model, [text]).first for text in TEXTS])
     assert not np.array_equal(together, alone), "so there is something to mend"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_texts_that_are_put_again_tie_with_those_that_were_built(model: LateRanker, tmp_path: Path, dtype: str) -> None:
+def test_texts_that_are_put_again_tie_with_those_that_were_built(
+    model: VectorRanker, tmp_path: Path, dtype: str
+) -> None:
     build(model, old(), tmp_path, BuildOptions(index="exact", dtype=dtype))
     live = LiveStore(tmp_path, load=lambda _: model)
     mixed, at = new("batch"), 0
@@ -85,7 +87,7 @@ def test_texts_that_are_put_again_tie_with_those_that_were_built(model: LateRank
     again.close()
 
 
-def test_new_texts_of_several_updates_tie(model: LateRanker, tmp_path: Path) -> None:
+def test_new_texts_of_several_updates_tie(model: VectorRanker, tmp_path: Path) -> None:
     build(model, [Candidate("x", "w39 w38")], tmp_path, BuildOptions(index="exact"))
     live = LiveStore(tmp_path, load=lambda _: model)
     live.upsert(*new("a"), *new("b"))
@@ -96,7 +98,9 @@ def test_new_texts_of_several_updates_tie(model: LateRanker, tmp_path: Path) -> 
     live.close()
 
 
-def test_equal_texts_of_a_pool_tie_whichever_chunk_they_are_in(model: LateRanker, tmp_path: Path, monkeypatch) -> None:
+def test_equal_texts_of_a_pool_tie_whichever_chunk_they_are_in(
+    model: VectorRanker, tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(candidates, "BATCH_ROWS", 17)
     rows = [*old(), *reversed(new("second")), *new("third")]
     build(model, rows, tmp_path, BuildOptions(index="exact"))
@@ -104,7 +108,7 @@ def test_equal_texts_of_a_pool_tie_whichever_chunk_they_are_in(model: LateRanker
     assert_tied(rank(serving, asked(CONTEXT, top_k=200, exact=True)).places, "old", "second", "third")
 
 
-def test_updates_tie_with_a_pool_that_is_built_after_them(model: LateRanker, tmp_path: Path) -> None:
+def test_updates_tie_with_a_pool_that_is_built_after_them(model: VectorRanker, tmp_path: Path) -> None:
     build(model, [Candidate("x", "w39 w38")], tmp_path, BuildOptions(index="exact"))
     live = LiveStore(tmp_path, load=lambda _: model)
     for candidate in new():
@@ -116,7 +120,7 @@ def test_updates_tie_with_a_pool_that_is_built_after_them(model: LateRanker, tmp
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_text_that_is_sent_scores_as_the_stored_one(model: LateRanker, tmp_path: Path, parts: int) -> None:
+def test_a_text_that_is_sent_scores_as_the_stored_one(model: VectorRanker, tmp_path: Path, parts: int) -> None:
     build(model, [*old()[:20], *new()[:20]], tmp_path, BuildOptions(index="exact"), parts=parts)
     live = LiveStore(tmp_path, load=lambda _: model)
     live.upsert(*old()[20:30])
@@ -132,7 +136,7 @@ def test_a_text_that_is_sent_scores_as_the_stored_one(model: LateRanker, tmp_pat
     live.close()
 
 
-def test_a_pool_in_parts(model: LateRanker, tmp_path: Path) -> None:
+def test_a_pool_in_parts(model: VectorRanker, tmp_path: Path) -> None:
     build(model, [*old(), *new("again")], tmp_path, BuildOptions(index="exact"), parts=3)
     served = ServedParts(tmp_path, load=lambda _: model)
     request = asked(CONTEXT, top_k=200, exact=True)
@@ -149,7 +153,7 @@ def test_a_pool_in_parts(model: LateRanker, tmp_path: Path) -> None:
     served.close()
 
 
-def test_updates_tie_with_a_pool_in_parts_that_is_built_after_them(model: LateRanker, tmp_path: Path) -> None:
+def test_updates_tie_with_a_pool_in_parts_that_is_built_after_them(model: VectorRanker, tmp_path: Path) -> None:
     build(model, new("x"), tmp_path, BuildOptions(index="exact"), parts=2)
     served = ServedParts(tmp_path, load=lambda _: model)
     for candidate in reversed(new("one")):
@@ -162,7 +166,7 @@ def test_updates_tie_with_a_pool_in_parts_that_is_built_after_them(model: LateRa
     served.close()
 
 
-def test_what_two_writers_encoded_at_once_is_one_vector_for_every_reader(model: LateRanker, tmp_path: Path) -> None:
+def test_what_two_writers_encoded_at_once_is_one_vector_for_every_reader(model: VectorRanker, tmp_path: Path) -> None:
     build(model, old()[:5], tmp_path, BuildOptions(index="exact"))
     serving = open_serving(tmp_path, load=lambda _: model)
     for prefix in ("one", "two"):  # each has its own batches, and knows nothing of the other
@@ -177,7 +181,7 @@ def test_what_two_writers_encoded_at_once_is_one_vector_for_every_reader(model: 
     assert all(len(found) == 1 for found in scores.values())
 
 
-def test_updates_of_one_text_at_the_same_time_tie_in_all_parts(model: LateRanker, tmp_path: Path) -> None:
+def test_updates_of_one_text_at_the_same_time_tie_in_all_parts(model: VectorRanker, tmp_path: Path) -> None:
     build(model, [Candidate(f"x{n}", f"w{n}") for n in range(20)], tmp_path, BuildOptions(index="exact"), parts=3)
     served = ServedParts(tmp_path, load=lambda _: model)
     before = [f"x{n}" for n in range(20)]

@@ -13,7 +13,7 @@ import polyrank
 from polyrank.model.errors import ModelError
 from polyrank.model.evaluation.rankings import DEPTH, Retrieved, rerank, retrieve
 from polyrank.model.measures import Ties
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.assembly import Conversation
@@ -40,7 +40,7 @@ def found_in(
     return retrieve(ranker, conversations, texts, known, silent)
 
 
-def all_scores(ranker: LateRanker, context: Conversation, texts: Sequence[str]) -> NDArray[np.float32]:
+def all_scores(ranker: VectorRanker, context: Conversation, texts: Sequence[str]) -> NDArray[np.float32]:
     embeddings = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
     [codes] = ranker.encode_contexts([ranker.tokenize_context(context)[0]])
     return scores_of(embeddings, codes)

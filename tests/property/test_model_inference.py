@@ -23,7 +23,7 @@ from polyrank.model.inference.network import Forward
 from polyrank.model.inference.parts import NetworkPart
 from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.rankers.load import load
-from polyrank.model.rankers.networks import CrossRanker, LateRanker, from_base
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker, from_base
 from polyrank.model.text.sequences import Pairs
 
 LONGEST = 40
@@ -88,7 +88,7 @@ def apart(ours: np.ndarray, theirs: np.ndarray) -> float:
 @pytest.mark.parametrize("fields", KINDS, ids=lambda fields: fields.get("context_vectors", "bi"))
 def test_openvino_gives_what_torch_gives_for_every_kind_of_context_vectors(base: Path, fields: dict[str, Any]) -> None:
     ours, theirs = (loaded(base, backend, **fields) for backend in ("openvino", "torch"))
-    assert isinstance(ours, LateRanker)
+    assert isinstance(ours, VectorRanker)
 
     @settings(max_examples=cases(8), deadline=None)
     @given(token_lists)

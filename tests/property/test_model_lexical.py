@@ -20,7 +20,7 @@ from polyrank.model.lexical.score import FEATURES, LexicalScore
 from polyrank.model.lexical.table import TableInParts, WordTable, joined
 from polyrank.model.lexical.words import Statistics, normalised, words
 from polyrank.model.rankers.load import load_cross
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker
 from polyrank.model.text import folding
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
@@ -157,7 +157,7 @@ NOTHING_RIGHT = [np.empty(0, np.int64)] * len(CONTEXTS)
 
 
 @pytest.fixture(scope="module")
-def rankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LateRanker]:
+def rankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, VectorRanker]:
     parent = tmp_path_factory.mktemp("evidence")
     given = {"plain": None, "with": EVIDENCE, "zero": LexicalConfig(weights=dict.fromkeys(FEATURES, 0.0))}
     for name, evidence in given.items():
@@ -173,7 +173,7 @@ def lexical(context: Conversation, texts: list[str], pool: list[str], are_list: 
 
 
 def brute_force(
-    ranker: LateRanker, context: Conversation, texts: list[str], pool: list[str], are_list: bool = False
+    ranker: VectorRanker, context: Conversation, texts: list[str], pool: list[str], are_list: bool = False
 ) -> NDArray[np.float32]:
     embeddings = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
     [codes] = ranker.encode_contexts([ranker.tokenize_context(context)[0]])
@@ -184,7 +184,7 @@ def brute_force(
     return (EVIDENCE.late_weight * late + values.astype(np.float64)).astype(np.float32)
 
 
-def test_rank_gives_the_scores_of_brute_force(rankers: dict[str, LateRanker]) -> None:
+def test_rank_gives_the_scores_of_brute_force(rankers: dict[str, VectorRanker]) -> None:
     for context in CONTEXTS:
         found = rankers["with"].rank(context.turns, POOL, persona=context.persona)
         scores = brute_force(rankers["with"], context, POOL, POOL)
@@ -195,7 +195,7 @@ def test_rank_gives_the_scores_of_brute_force(rankers: dict[str, LateRanker]) ->
         assert all(one >= other for (_, one), (_, other) in itertools.pairwise(found))
 
 
-def test_lists_take_all_their_candidates_for_the_pool(rankers: dict[str, LateRanker]) -> None:
+def test_lists_take_all_their_candidates_for_the_pool(rankers: dict[str, VectorRanker]) -> None:
     lists = [POOL[n : n + 20] for n in range(0, 250, 10)]
     dialogues = [Dialogue(context, own[0], tuple(own), 0) for context, own in zip(CONTEXTS, lists, strict=True)]
     ranked = rank_lists(rankers["with"], dialogues, silent)
@@ -205,7 +205,7 @@ def test_lists_take_all_their_candidates_for_the_pool(rankers: dict[str, LateRan
         np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_pool_is_searched_by_the_same_score(rankers: dict[str, LateRanker]) -> None:
+def test_a_pool_is_searched_by_the_same_score(rankers: dict[str, VectorRanker]) -> None:
     found, _ = retrieve(rankers["with"], CONTEXTS, POOL, NOTHING_RIGHT, silent)
     for context, (best, *_) in zip(CONTEXTS, found, strict=True):
         scores = brute_force(rankers["with"], context, POOL, POOL)
@@ -214,7 +214,7 @@ def test_a_pool_is_searched_by_the_same_score(rankers: dict[str, LateRanker]) ->
         assert best.scores[-1] >= np.delete(scores, best.rows).max() - 1e-5
 
 
-def test_weights_of_zero_change_no_bit(rankers: dict[str, LateRanker]) -> None:
+def test_weights_of_zero_change_no_bit(rankers: dict[str, VectorRanker]) -> None:
     for context in CONTEXTS:
         ranked = [rankers[name].rank(context.turns, POOL, persona=context.persona) for name in ("plain", "zero")]
         assert ranked[0] == ranked[1]
@@ -224,7 +224,7 @@ def test_weights_of_zero_change_no_bit(rankers: dict[str, LateRanker]) -> None:
         np.testing.assert_array_equal(one.scores.view(np.uint32), other.scores.view(np.uint32))
 
 
-def test_evidence_is_part_of_the_fingerprint_where_there_is_some(rankers: dict[str, LateRanker], tmp_path) -> None:
+def test_evidence_is_part_of_the_fingerprint_where_there_is_some(rankers: dict[str, VectorRanker], tmp_path) -> None:
     assert len({ranker.fingerprint for ranker in rankers.values()}) == 3
     rankers["with"].save(tmp_path / "copy")
     copy = polyrank.load(tmp_path / "copy")
@@ -275,7 +275,7 @@ def test_lists_of_a_cross_encoder_take_all_their_candidates_for_the_pool(crosses
 
 
 def test_what_is_reranked_counts_words_as_the_pool_has_them_where_the_first_stage_counts_them(
-    rankers: dict[str, LateRanker], crosses: dict[str, CrossRanker]
+    rankers: dict[str, VectorRanker], crosses: dict[str, CrossRanker]
 ) -> None:
     found, _ = retrieve(rankers["with"], CONTEXTS[:5], POOL, NOTHING_RIGHT[:5], silent)
     counted = rerank(crosses["with"], CONTEXTS[:5], POOL, found, 7, silent, counts_words=True)

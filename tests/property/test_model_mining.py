@@ -19,7 +19,7 @@ import polyrank
 from polyrank.model.evaluation.mining import REASONS, Miner, MiningRules, TextPool, score_bound
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker
 from polyrank.model.representations import Additions
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.conversations import Positives
@@ -35,7 +35,7 @@ MODELS: dict[str, dict[str, object]] = {
 
 
 @cache
-def ranker(name: str) -> LateRanker | CrossRanker:
+def ranker(name: str) -> VectorRanker | CrossRanker:
     with TemporaryDirectory() as directory:
         return polyrank.load(write_checkpoint(Path(directory), name, len(name), **MODELS[name]))
 
@@ -64,14 +64,14 @@ def context_of(dialogue: Dialogue) -> tuple[list[str], tuple[str, ...]]:
     return [same(turn.text) for turn in dialogue.conversation.turns], dialogue.conversation.persona
 
 
-def additions(late: LateRanker, dialogue: Dialogue, texts: list[str], pool: list[str]) -> Additions | None:
+def additions(late: VectorRanker, dialogue: Dialogue, texts: list[str], pool: list[str]) -> Additions | None:
     """What words add to the scores of texts, where the model counts them."""
     if late.evidence is None:
         return None
     return late.evidence.additions(dialogue.conversation, WordTable.of(texts, Statistics.of(pool)))
 
 
-def by_hand(pool: list[str], dialogues: list[Dialogue], late: LateRanker, rules: MiningRules) -> list[list[str]]:
+def by_hand(pool: list[str], dialogues: list[Dialogue], late: VectorRanker, rules: MiningRules) -> list[list[str]]:
     """Compute the hardest negatives of each example from the scores of all texts."""
     texts = [text for at, text in enumerate(pool) if same(text) not in map(same, pool[:at])]
     embeddings = late.encode_candidates(late.tokenize_candidates(texts)[0])
@@ -93,7 +93,7 @@ def by_hand(pool: list[str], dialogues: list[Dialogue], late: LateRanker, rules:
 
 
 def mined(
-    pool: list[str], dialogues: list[Dialogue], late: LateRanker, rules: MiningRules, check: CrossRanker | None = None
+    pool: list[str], dialogues: list[Dialogue], late: VectorRanker, rules: MiningRules, check: CrossRanker | None = None
 ) -> list[list[str]]:
     miner = Miner(late, TextPool.encode(late, pool, lambda *_: None), Positives(dialogues), rules, check)
     return [list(each.negatives) for each in miner.mine(dialogues)]
@@ -111,7 +111,7 @@ RULES = st.builds(
 def test_the_hardest_are_those_of_brute_force(name: str, seed: int, rules: MiningRules) -> None:
     pool, dialogues = drawn(seed)
     late = ranker(name)
-    assert isinstance(late, LateRanker)
+    assert isinstance(late, VectorRanker)
     expected = by_hand(pool, dialogues, late, rules)
     assert mined(pool, dialogues, late, rules) == [each[: rules.negatives] for each in expected]
 
@@ -121,7 +121,7 @@ def test_the_hardest_are_those_of_brute_force(name: str, seed: int, rules: Minin
 def test_a_draw_is_from_what_brute_force_leaves(seed: int, rules: MiningRules) -> None:
     pool, dialogues = drawn(seed)
     late = ranker("poly")
-    assert isinstance(late, LateRanker)
+    assert isinstance(late, VectorRanker)
     found = mined(pool, dialogues, late, replace(rules, sample=True))
     for negatives, window in zip(found, by_hand(pool, dialogues, late, rules), strict=True):
         assert len(negatives) == min(rules.negatives, len(window))
@@ -136,7 +136,7 @@ def test_the_cross_encoder_filters_as_if_it_read_everything(
 ) -> None:
     pool, dialogues = drawn(seed)
     late, cross = ranker(name), ranker(check)
-    assert isinstance(late, LateRanker)
+    assert isinstance(late, VectorRanker)
     assert isinstance(cross, CrossRanker)
     found = mined(pool, dialogues, late, rules, cross)
     texts = {same(text): text for text in reversed(pool)}.values()
@@ -152,7 +152,7 @@ def test_the_cross_encoder_filters_as_if_it_read_everything(
 def test_the_drawn_cases_reach_every_rule() -> None:
     filtered, several = Counter[str](), 0
     late, cross = ranker("poly"), ranker("cross")
-    assert isinstance(late, LateRanker)
+    assert isinstance(late, VectorRanker)
     assert isinstance(cross, CrossRanker)
     for seed in range(20):
         pool, dialogues = drawn(seed)

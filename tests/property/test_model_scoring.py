@@ -12,7 +12,7 @@ from polyrank.model.architectures.attention import ContextCodes, poly_scores
 from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.batching import pad
 from polyrank.model.config import ModelConfig
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.search.topk import top_k
 
 pytestmark = pytest.mark.quick
@@ -27,11 +27,11 @@ KINDS = [
 ]
 
 
-def late(base: Path, fields: dict[str, object]) -> LateRanker:
+def late(base: Path, fields: dict[str, object]) -> VectorRanker:
     torch.manual_seed(0)
     config = ModelConfig(base_name="", max_context_tokens=40, max_candidate_tokens=16, **fields)
     ranker = polyrank.from_base(str(base), config)
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     return ranker
 
 

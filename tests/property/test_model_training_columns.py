@@ -15,7 +15,7 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.training.data import columns
 from polyrank.model.training.objective import Batch
-from polyrank.model.training.together import pair_rows
+from polyrank.model.training.pair_objective import pair_rows
 
 SPELLINGS = ("{}", "{} ", " {}", "{}\t\n")
 

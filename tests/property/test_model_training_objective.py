@@ -18,7 +18,7 @@ from tiny_training import settings as training_settings
 from torch import Tensor, nn
 
 from polyrank.model.architectures.backbone import TensorBatch
-from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.objective import Batch
@@ -163,7 +163,7 @@ def test_the_order_of_a_batch_is_nothing(kind: Kind, drawn: list[Dialogue], budg
 @given(st.lists(st.integers(4, 40), min_size=1, max_size=6), st.lists(st.integers(4, 40), min_size=7, max_size=20))
 def test_a_longer_neighbour_changes_no_score_and_no_gradient(kind: Kind, short: list[int], long: list[int]) -> None:
     encoder = kind.student().encoder
-    assert isinstance(encoder, LateEncoder)
+    assert isinstance(encoder, VectorEncoder)
 
     def scored(*neighbours: list[int]) -> tuple[float, dict[str, Tensor]]:
         contexts = encoder.context_batch(encoder.config, [short, *neighbours], encoder.context.pad_id)

@@ -14,7 +14,7 @@ import polyrank
 from polyrank.model.checkpoint.export import export
 from polyrank.model.config import AssemblyConfig, CalibrationConfig, DenseConfig, LexicalConfig
 from polyrank.model.errors import InvalidInput, WrongKind
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.assembly import Conversation
 
@@ -26,7 +26,7 @@ LENGTHS = {"max_context_tokens": 24, "max_candidate_tokens": 24}
 
 
 def assert_alike(checkpoint: Path, output: Path, conversations: list[list[str]], close: float = CLOSE) -> None:
-    ours, theirs = load_late(checkpoint), SentenceTransformer(str(output), device="cpu")
+    ours, theirs = load_vector_ranker(checkpoint), SentenceTransformer(str(output), device="cpu")
     replies = ours.encode_candidates(ours.tokenize_candidates(REPLIES)[0])
     np.testing.assert_allclose(replies, theirs.encode_document(REPLIES), rtol=0, atol=close)
     contexts = [ours.tokenize_context(Conversation.of(turns))[0] for turns in conversations]
@@ -77,7 +77,7 @@ def test_a_plain_export_can_be_read_back(tmp_path: Path) -> None:
         tmp_path, "bi", 1, architecture="bi", reduction="max", shared_encoder=True, normalize=True, **LENGTHS
     )
     export(checkpoint, tmp_path / "out")
-    ours, again = load_late(checkpoint), load_late(tmp_path / "out")
+    ours, again = load_vector_ranker(checkpoint), load_vector_ranker(tmp_path / "out")
     texts = [ours.tokenize_candidates(REPLIES)[0], again.tokenize_candidates(REPLIES)[0]]
     np.testing.assert_allclose(ours.encode_candidates(texts[0]), again.encode_candidates(texts[1]), rtol=0, atol=CLOSE)
 

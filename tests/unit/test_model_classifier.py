@@ -16,11 +16,11 @@ from tiny_training import identical, interrupted, run, settings
 
 import polyrank
 from polyrank.model.architectures.backbone import TensorBatch
-from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, TrainingDataInvalid, WrongKind
 from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.rankers.load import load_classifier, load_cross, load_late, load_retriever, load_teacher
+from polyrank.model.rankers.load import load_classifier, load_cross, load_retriever, load_teacher, load_vector_ranker
 from polyrank.model.registry import ARCHITECTURES, classifiers
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.config import Data
@@ -89,7 +89,7 @@ def test_a_pair_is_told_the_same_beside_others_and_alone(learnt: Path) -> None:
 
 
 def test_a_model_that_ranks_is_wanted_elsewhere(learnt: Path) -> None:
-    for wrong in (polyrank.load, load_retriever, load_late, load_cross, load_teacher):
+    for wrong in (polyrank.load, load_retriever, load_vector_ranker, load_cross, load_teacher):
         with pytest.raises(WrongKind, match="is a classifier, which ranks nothing; give a model that was trained to"):
             wrong(learnt)
 
@@ -107,7 +107,7 @@ def test_its_head_reads_what_the_equations_say(architecture: str, base: Path) ->
     config = ModelConfig(architecture=architecture, base_name="", normalize=True, labels=("a", "b"), **sizes)
     classifier = Classifier(polyrank.from_base(str(base), config))
     encoder = classifier.network.encoder
-    assert isinstance(encoder, LateEncoder)
+    assert isinstance(encoder, VectorEncoder)
     assert encoder.classes is not None
     outputs = hidden(encoder.context, [CLS, *word_ids("w1 w2 w3"), SEP], None)
     y = oracle.unit(oracle.reduce(hidden(encoder.candidate, [CLS, *word_ids("w7"), SEP], None), "first"))
@@ -218,7 +218,7 @@ def test_a_residual_one_adds_to_its_first_stage_and_begins_as_it(architecture: s
         config = ModelConfig(architecture=architecture, base_name="", labels=("a", "b"), own=own, **sizes)
         torch.manual_seed(4)
         encoder = Classifier(polyrank.from_base(str(base), config)).network.encoder.eval()
-        assert isinstance(encoder, LateEncoder)
+        assert isinstance(encoder, VectorEncoder)
         with torch.inference_mode():
             contexts = encoder.encode_contexts(
                 TensorBatch.of(encoder.context_batch(config, [[CLS, *word_ids("w1 w2"), SEP]], 0))

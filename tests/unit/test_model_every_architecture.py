@@ -12,8 +12,8 @@ from tiny import write_base
 from tiny_training import dialogue, settings, trained
 
 import polyrank
-from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.architectures.pairs import PairEncoder
+from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.evaluation.rankings import rank_lists
@@ -88,7 +88,7 @@ def test_only_the_lexical_row_has_no_network() -> None:
 @pytest.mark.parametrize("name", trainable())
 def test_a_rows_references_lead_to_what_it_says(name: str) -> None:
     row = ARCHITECTURES[name]
-    assert issubclass(resolve_name(row.encoder), LateEncoder if row.retrieves else PairEncoder)
+    assert issubclass(resolve_name(row.encoder), VectorEncoder if row.retrieves else PairEncoder)
     assert issubclass(resolve_name(row.objective), Objective)
     assert issubclass(settings_of(name), resolve_name(row.settings))
     assert row.options is None or row.options.of == name

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import polyrank
 from polyrank.model.explanation import relative, without
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.reading import finish
 
@@ -26,7 +26,7 @@ Order = NDArray[np.int64]
 class Asked:
     """A conversation with the right reply first, and what the explanation says of its tokens."""
 
-    def __init__(self, ranker: LateRanker, row: dict[str, object]) -> None:
+    def __init__(self, ranker: VectorRanker, row: dict[str, object]) -> None:
         self._ranker, explainer = ranker, ranker.explainer
         placed, _ = finish(explainer.context_steps(Conversation.of(row["context"], row.get("persona", ()))))
         self._ids = [token.id for token in placed]
@@ -56,7 +56,7 @@ def _margin(scores: NDArray[np.float32]) -> float:
 @pytest.fixture(scope="module")
 def asked() -> list[Asked]:
     ranker = polyrank.load(ROOT / "checkpoints" / "chat-poly")
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     lines = (ROOT / "examples" / "support" / "conversations.jsonl").read_text().splitlines()
     return [Asked(ranker, json.loads(line)) for line in lines[:CONVERSATIONS]]
 

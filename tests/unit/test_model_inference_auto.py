@@ -23,11 +23,11 @@ from polyrank.model.inference.auto import Chooser, candidates, fastest
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.network import Forward, Network
 from polyrank.model.inference.parts import PARTS, NetworkPart
-from polyrank.model.inference.passes import LateForwards
+from polyrank.model.inference.passes import VectorForwards
 from polyrank.model.inference.runners import Runner
 from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.rankers.load import load_classifier
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.tokenizer import Tokenizer
 
@@ -123,10 +123,10 @@ def test_a_later_part_that_is_not_as_by_torch_is_left_to_torch(tmp_path: Path, m
     spoil(monkeypatch, lambda each, _: each)
     config = ModelConfig(architecture="bi", base_name="", max_context_tokens=40, max_candidate_tokens=16)
     ranker = polyrank.from_base(str(base), config, "auto", "float32")
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     spoil(monkeypatch, lambda each, _: each * 2)
     expected = polyrank.from_base(str(base), config, "torch")
-    assert isinstance(expected, LateRanker)
+    assert isinstance(expected, VectorRanker)
     np.testing.assert_array_equal(ranker.encode_contexts([[2, 5, 3]]), expected.encode_contexts([[2, 5, 3]]))
 
 
@@ -405,9 +405,9 @@ def test_torch_in_16_bits_is_near_to_float32_and_leaves_the_weights_alone(tmp_pa
     config = ModelConfig(architecture="poly", base_name="", n_codes=4, max_context_tokens=40, max_candidate_tokens=16)
     torch.manual_seed(0)
     ranker = polyrank.from_base(str(base), config, "torch", precision)
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     assert (ranker.backend, ranker.precision) == ("torch", precision)
-    reference = LateForwards(Network.of(ranker.encoder), Compiler(TorchBackend(CPU)))
+    reference = VectorForwards(Network.of(ranker.encoder), Compiler(TorchBackend(CPU)))
     texts = [[2, 5, 3], list(range(2, 30))]
     both = [(ranker.encode_candidates(texts), reference.encode_candidates(texts))]
     both += zip(ranker.encode_contexts(texts), reference.encode_contexts(texts), strict=True)

@@ -19,16 +19,16 @@ from polyrank.model.architectures.attention import poly_scores
 from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.batching import joined, pad
 from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.checkpoint.read import begin_from_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.inference import openvino_backend, passes
 from polyrank.model.inference.network import Network
-from polyrank.model.inference.passes import LateForwards
+from polyrank.model.inference.passes import VectorForwards
 from polyrank.model.rankers.load import load_cross
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.sequences import Pairs
 
@@ -42,7 +42,7 @@ def tensors(state: Any) -> list[Tensor]:
 @pytest.mark.parametrize("name", [name for name, row in ARCHITECTURES.items() if row.embeds and not row.by_vectors])
 def test_what_was_kept_is_compared_where_the_network_is(name: str, tmp_path: Path, monkeypatch) -> None:
     ranker = polyrank.load(write_checkpoint(tmp_path, name, 0, architecture=name))
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     [context], kept = ranker.represent_contexts([[2, 5, 6, 3]]), ranker.represent_candidates([[2, 5, 3], [2, 6, 7, 3]])
     seen: list[str] = []
 
@@ -113,13 +113,13 @@ def test_a_backend_scores_pairs_of_several_contexts_as_the_encoder_does(
 
 def test_a_context_is_encoded_once_for_all_batches_of_its_candidates(checkpoint: Path, monkeypatch) -> None:
     served, seen = load_cross(checkpoint), list[list[int]]()
-    encode = LateForwards.encode_contexts
+    encode = VectorForwards.encode_contexts
 
-    def counted(forwards: LateForwards, contexts: list[list[int]]) -> list[NDArray[np.float32]]:
+    def counted(forwards: VectorForwards, contexts: list[list[int]]) -> list[NDArray[np.float32]]:
         seen.extend(contexts)
         return encode(forwards, contexts)
 
-    monkeypatch.setattr(LateForwards, "encode_contexts", counted)
+    monkeypatch.setattr(VectorForwards, "encode_contexts", counted)
     monkeypatch.setattr(passes, "_KNOWN_CONTEXTS", 2)
     for position in (0, 1, 2, 3):
         served.score_pairs(PAIRS.take([position]))
@@ -142,17 +142,17 @@ def test_a_second_stage_takes_as_many_threads_as_were_chosen_before_torch_was_im
 
 
 @pytest.fixture
-def late_encoder(tmp_path: Path) -> LateEncoder:
+def late_encoder(tmp_path: Path) -> VectorEncoder:
     config = ModelConfig(architecture="bi", base_name="", max_context_tokens=40, max_candidate_tokens=16)
     made, _ = begin_from_base(str(write_base(tmp_path / "base", 0)), config)
-    assert isinstance(made, LateEncoder)
+    assert isinstance(made, VectorEncoder)
     return made.train()
 
 
-def test_several_threads_read_it_once_and_only_where_they_need_it(late_encoder: LateEncoder) -> None:
+def test_several_threads_read_it_once_and_only_where_they_need_it(late_encoder: VectorEncoder) -> None:
     reads = []
 
-    def read() -> LateEncoder:
+    def read() -> VectorEncoder:
         reads.append(threading.get_ident())
         time.sleep(0.05)
         return late_encoder
@@ -167,10 +167,10 @@ def test_several_threads_read_it_once_and_only_where_they_need_it(late_encoder: 
     assert not any(module.training for module in late_encoder.modules())
 
 
-def test_what_could_not_be_read_is_tried_again(late_encoder: LateEncoder) -> None:
-    mended: list[LateEncoder] = []
+def test_what_could_not_be_read_is_tried_again(late_encoder: VectorEncoder) -> None:
+    mended: list[VectorEncoder] = []
 
-    def read() -> LateEncoder:
+    def read() -> VectorEncoder:
         if not mended:
             raise CheckpointInvalid("damaged")
         return mended[0]

@@ -17,7 +17,7 @@ from polyrank.model.checkpoint.lookup import require_network
 from polyrank.model.config import LexicalConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.rankers.lexical import BUILT_IN, LexicalRanker
-from polyrank.model.rankers.load import load, load_cross, load_late, load_retriever
+from polyrank.model.rankers.load import load, load_cross, load_retriever, load_vector_ranker
 from polyrank.model.registry import names_in_words
 from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation, Truncation, Turn
 
@@ -105,7 +105,7 @@ def test_what_needs_a_network_refuses_it(tmp_path: Path) -> None:
     for name in ("lexical", tmp_path / "own"):
         what = f"{name} is a lexical model, which ranks by words alone"
         with pytest.raises(WrongKind) as late:
-            load_late(name)
+            load_vector_ranker(name)
         assert str(late.value) == f"{what}; give a {names_in_words(retrieves=True)}"
         with pytest.raises(WrongKind) as cross:
             load_cross(name)

@@ -15,8 +15,8 @@ from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.measures import rank_values
 from polyrank.model.quantisation import run as module
 from polyrank.model.quantisation.run import _nearness, proof
-from polyrank.model.rankers.load import load_late
-from polyrank.model.rankers.networks import LateRanker, NetworkRanker
+from polyrank.model.rankers.load import load_vector_ranker
+from polyrank.model.rankers.networks import NetworkRanker, VectorRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 
@@ -28,16 +28,18 @@ LISTS = [
 
 
 def test_few_vectors_are_compared_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = (load_late(write_checkpoint(tmp_path, f"{seed}", seed=seed, architecture="poly")) for seed in (0, 1))
+    one, other = (
+        load_vector_ranker(write_checkpoint(tmp_path, f"{seed}", seed=seed, architecture="poly")) for seed in (0, 1)
+    )
     ranked = [rank_lists(each, LISTS, silent) for each in (one, other)]
     whole = _nearness(one, other, LISTS, ranked, silent)
-    encode, counts = LateRanker.encode_contexts, list[int]()
+    encode, counts = VectorRanker.encode_contexts, list[int]()
 
-    def counted(ranker: LateRanker, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+    def counted(ranker: VectorRanker, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
         counts.append(len(contexts))
         return encode(ranker, contexts)
 
-    monkeypatch.setattr(LateRanker, "encode_contexts", counted)
+    monkeypatch.setattr(VectorRanker, "encode_contexts", counted)
     monkeypatch.setattr(module, "_AT_ONCE", 25)
     told = list[tuple[object, ...]]()
     found = _nearness(one, other, LISTS, ranked, lambda *each: told.append(each))

@@ -13,14 +13,14 @@ from transformers import BertConfig, BertModel
 import polyrank
 from polyrank.model.checkpoint.lookup import MINILM, resolve_base
 from polyrank.model.errors import InvalidInput, ModelNotFound
-from polyrank.model.rankers.load import load_cross, load_late
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.rankers.load import load_cross, load_vector_ranker
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker
 from polyrank.model.registry import names_in_words
 from polyrank.model.text.assembly import Conversation
 
 
 @pytest.fixture(params=["bi", "cross"])
-def ranker(request: pytest.FixtureRequest, tmp_path: Path) -> polyrank.LateRanker | polyrank.CrossRanker:
+def ranker(request: pytest.FixtureRequest, tmp_path: Path) -> polyrank.VectorRanker | polyrank.CrossRanker:
     config = polyrank.ModelConfig(
         architecture=request.param, base_name="", max_context_tokens=40, max_candidate_tokens=16
     )
@@ -28,17 +28,17 @@ def ranker(request: pytest.FixtureRequest, tmp_path: Path) -> polyrank.LateRanke
 
 
 @pytest.mark.parametrize("top_k", [0, -1])
-def test_fewer_than_one_place_is_refused(ranker: polyrank.LateRanker | polyrank.CrossRanker, top_k: int) -> None:
+def test_fewer_than_one_place_is_refused(ranker: polyrank.VectorRanker | polyrank.CrossRanker, top_k: int) -> None:
     with pytest.raises(InvalidInput, match="at least 1"):
         ranker.rank("w1", ["w2", "w3"], top_k=top_k)
 
 
-def test_one_string_is_not_taken_for_a_text_a_letter(ranker: polyrank.LateRanker | polyrank.CrossRanker) -> None:
+def test_one_string_is_not_taken_for_a_text_a_letter(ranker: polyrank.VectorRanker | polyrank.CrossRanker) -> None:
     with pytest.raises(InvalidInput, match="must be a list"):
         ranker.rank("w1", "w2")
 
 
-def test_a_persona_of_one_text_is_one_fact(ranker: polyrank.LateRanker | polyrank.CrossRanker) -> None:
+def test_a_persona_of_one_text_is_one_fact(ranker: polyrank.VectorRanker | polyrank.CrossRanker) -> None:
     assert ranker.rank("w1", ["w2", "w3"], persona="w4 w5") == ranker.rank("w1", ["w2", "w3"], persona=["w4 w5"])
     assert ranker.rank("w1", ["w2", "w3"], persona="w4 w5") != ranker.rank("w1", ["w2", "w3"], persona=["w4", "w5"])
 
@@ -55,8 +55,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("name", "architecture"), [("bi", "bi"), ("poly", "poly"), ("base", "bi")])
 def test_late_models(models: Path, name: str, architecture: str) -> None:
-    loaded = load_late(models / name)
-    assert isinstance(loaded, LateRanker)
+    loaded = load_vector_ranker(models / name)
+    assert isinstance(loaded, VectorRanker)
     assert (loaded.name, loaded.architecture) == (name, architecture)
     with pytest.raises(InvalidInput) as refused:
         load_cross(models / name)
@@ -68,13 +68,13 @@ def test_cross_models(models: Path) -> None:
     assert isinstance(loaded, CrossRanker)
     assert loaded.name == "cross"
     with pytest.raises(InvalidInput) as refused:
-        load_late(models / "cross")
+        load_vector_ranker(models / "cross")
     what = f"is a cross-encoder, which has no candidate embeddings; give a {names_in_words(retrieves=True)}"
     assert str(refused.value) == f"{models / 'cross'} {what}"
 
 
 def test_no_model(models: Path) -> None:
-    for load in (load_late, load_cross):
+    for load in (load_vector_ranker, load_cross):
         with pytest.raises(ModelNotFound, match="none"):
             load(models / "none")
 
@@ -85,9 +85,9 @@ COSINES = [0.75534, -0.10496, 0.24740]  # transformers' own tokenizer and BertMo
 
 
 @pytest.fixture(scope="module")
-def minilm() -> LateRanker:
+def minilm() -> VectorRanker:
     loaded = polyrank.load(MINILM)
-    assert isinstance(loaded, LateRanker)
+    assert isinstance(loaded, VectorRanker)
     return loaded
 
 
@@ -96,7 +96,7 @@ def directory() -> Path:
     return resolve_base(MINILM).directory
 
 
-def test_it_is_the_sentence_encoder_it_was_published_as(minilm: LateRanker) -> None:
+def test_it_is_the_sentence_encoder_it_was_published_as(minilm: VectorRanker) -> None:
     assert (minilm.name, minilm.architecture, minilm.dim) == (MINILM, "bi", 384)
     config = minilm.config
     assert (config.reduction, config.normalize, config.shared_encoder) == ("mean", True, True)
@@ -104,12 +104,12 @@ def test_it_is_the_sentence_encoder_it_was_published_as(minilm: LateRanker) -> N
     assert minilm.encoder.context is minilm.encoder.candidate
 
 
-def test_cosines_are_the_published_ones(minilm: LateRanker) -> None:
+def test_cosines_are_the_published_ones(minilm: VectorRanker) -> None:
     scores = dict(minilm.rank(EATING, OTHERS))
     assert [scores[at] for at in range(3)] == pytest.approx(COSINES, abs=2e-5)
 
 
-def test_embeddings_are_mean_pooled_outputs_of_transformers_bert(minilm: LateRanker, directory: Path) -> None:
+def test_embeddings_are_mean_pooled_outputs_of_transformers_bert(minilm: VectorRanker, directory: Path) -> None:
     bert = BertModel(BertConfig.from_pretrained(directory), add_pooling_layer=False).eval()
     bert.load_state_dict(load_file(directory / "model.safetensors"), strict=False)
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -123,19 +123,19 @@ def test_embeddings_are_mean_pooled_outputs_of_transformers_bert(minilm: LateRan
         np.testing.assert_allclose(made, expected, rtol=0, atol=1e-5)
 
 
-def test_an_answer_is_python_numbers(minilm: LateRanker) -> None:
+def test_an_answer_is_python_numbers(minilm: VectorRanker) -> None:
     ((at, score),) = minilm.rank("hi", ["hello"])
     assert (type(at), type(score)) == (int, float)
 
 
-def test_long_texts_are_cut_to_the_lengths_it_was_made_for(minilm: LateRanker) -> None:
+def test_long_texts_are_cut_to_the_lengths_it_was_made_for(minilm: VectorRanker) -> None:
     ids, truncation = minilm.tokenize_context(Conversation.of("word " * 1000))
     assert (len(ids), truncation.tokens) == (256, 1000 - 254)
     candidates, cut = minilm.tokenize_candidates(["word " * 1000, "word"])
     assert ([len(each) for each in candidates], cut) == ([256, 3], 1)
 
 
-def test_its_checkpoint_refers_to_the_base(minilm: LateRanker, tmp_path: Path) -> None:
+def test_its_checkpoint_refers_to_the_base(minilm: VectorRanker, tmp_path: Path) -> None:
     minilm.save(tmp_path / "checkpoint")
     assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == [
         "backbone.json", "polyrank.json", "tokenizer.json",

@@ -13,12 +13,12 @@ from torch import Tensor
 
 import polyrank
 from polyrank.model.architectures.deformer import DeformerEncoder
-from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import DeformerConfig
-from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.objective import Batch
 from polyrank.model.training.student import Student, start
+from polyrank.model.training.vector_objective import VectorObjective
 
 HEADS = 2
 EXAMPLES = [dialogue("w1 w2", "w4 w8 w9", "w6", "w7 w8"), dialogue(["w5", "w9"], "w10", "w1")]
@@ -35,12 +35,12 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: write_checkpoint(folder, name, 9, **fields) for name, fields in TEACHERS.items()}
 
 
-def made(base: Path, name: str, teacher: Path, **fields: Any) -> tuple[Student, LateObjective]:
+def made(base: Path, name: str, teacher: Path, **fields: Any) -> tuple[Student, VectorObjective]:
     own = {"upper_layers": 1} if name == "deformer" else {}
     config = settings(base, architecture=name, teacher=str(teacher), **{**own, **fields})
     student = start(config)
     student.encoder.eval()
-    return student, LateObjective(student, config, torch.device("cpu"))
+    return student, VectorObjective(student, config, torch.device("cpu"))
 
 
 def batch() -> Batch:
@@ -76,7 +76,7 @@ def weights(query: Any, key: Any, queries: Tensor, keys: Tensor, head: int) -> n
 def test_virts_loss_is_the_distance_of_its_virtual_attention(base: Path, teachers: dict[str, Path]) -> None:
     student, taught = made(base, "virt", teachers["virt"], inner_weight=0.5)
     teacher = polyrank.load(teachers["virt"]).encoder.encoder.transformer
-    assert isinstance(student.encoder, LateEncoder)
+    assert isinstance(student.encoder, VectorEncoder)
     towers = student.encoder.context.transformer, student.encoder.candidate.transformer
     distances = []
     for context, text in LISTED:

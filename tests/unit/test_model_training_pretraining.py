@@ -23,7 +23,7 @@ from polyrank.model.architectures.batching import joined, pad, pair_batches
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.sequences import Pairs
-from polyrank.model.training.config import STATE_FILE, Data, LateTrainConfig, PretrainConfig, TrainConfig
+from polyrank.model.training.config import STATE_FILE, Data, PretrainConfig, TrainConfig, VectorTrainConfig
 from polyrank.model.training.objective import Batch
 from polyrank.model.training.pretraining import PretrainObjective, WordGuesser, drawn_replies, mask_words, pretrain
 from polyrank.model.training.recipes import PRETRAINING_FILE
@@ -231,7 +231,7 @@ def test_the_papers_recipe_goes_on_from_it_as_from_weights_of_the_papers_own(
     save_file(weights, large / "model.safetensors")
     sizes = {"precision": "no", "max_context_tokens": 40, "max_candidate_tokens": 16, "steps": 1}
     own = TrainConfig.of(architecture="poly", base=str(large), recipe="humeau2020", **sizes)
-    assert isinstance(own, LateTrainConfig)
+    assert isinstance(own, VectorTrainConfig)
     assert (own.optimizer, own.output_like) == ("adamax", str(base))
     ranker, _ = run(own, data, tmp_path / "trained")
     batch = TensorBatch.of(pad([[CLS, *word_ids("w1 w2 w3 w4 w5 w6"), SEP]], PAD))

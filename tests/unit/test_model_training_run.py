@@ -30,14 +30,14 @@ from polyrank.model.errors import (
     TrainingDiverged,
 )
 from polyrank.model.training import loop
-from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.config import STATE_FILE, Data, TrainConfig
 from polyrank.model.training.data import draw_rows, survey
 from polyrank.model.training.loop import look, selection_batches
 from polyrank.model.training.objective import Batch, Measured
+from polyrank.model.training.pair_objective import PairObjective
 from polyrank.model.training.state import read_state, write_state
 from polyrank.model.training.student import Student, start
-from polyrank.model.training.together import PairObjective
+from polyrank.model.training.vector_objective import VectorObjective
 
 BASE_SEED = 0
 pytestmark = pytest.mark.slow
@@ -80,7 +80,7 @@ def test_the_output_holds_the_best_look(base: Path, data: Path, tmp_path: Path, 
     assert ranker.config.training["selection"]["loss"] == best
     again = settings(output, **{**KINDS[kind], "lora_rank": 0})
     student = start(again)
-    kind = PairObjective if config.architecture == "cross" else LateObjective
+    kind = PairObjective if config.architecture == "cross" else VectorObjective
     objective = kind(student, again, torch.device("cpu"))
     corpus, _ = survey(data, False, 0.0, 1000)
     found = look(student.encoder, objective, selection_batches([corpus], config.batch_size))
@@ -159,7 +159,7 @@ def test_accumulated_batches_are_averaged_and_a_large_gradient_is_clipped(
     student = start(config)
     student.encoder.train()
     corpus, _ = survey(data, False, 0.0, 1000)
-    objective = LateObjective(student, config, torch.device("cpu"))
+    objective = VectorObjective(student, config, torch.device("cpu"))
     losses = [
         objective.step(Batch(*drawn, random.Random(0)), lambda each: (each / 3).backward())
         for drawn in islice(draw_rows([corpus], 8, seed=0), 3)
@@ -593,11 +593,11 @@ def test_a_cross_encoder_learns_from_batches_of_one_with_replies_of_others(base:
 def test_a_look_has_as_many_replies_as_a_step(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
-    def measure(_: LateObjective, batch: Batch) -> Measured:
+    def measure(_: VectorObjective, batch: Batch) -> Measured:
         sizes.append(len(batch.examples))
         return Measured(1.0, 0, len(batch.examples), [1.0])
 
-    monkeypatch.setattr(LateObjective, "measure", measure)
+    monkeypatch.setattr(VectorObjective, "measure", measure)
     config = settings(base, batch_size=2, extra_replies=4, steps=1)
     run(config, write_examples(tmp_path / "data.jsonl", 500), tmp_path / "out")
     *whole, rest = sizes[: len(sizes) // 2]  # two looks
@@ -612,10 +612,10 @@ def test_a_look_that_is_no_number_is_never_the_best(
 ) -> None:
     losses = chain([2.0, value, 1.5, value, 1.7], repeat(value))
 
-    def measure(_: LateObjective, batch: Batch) -> Measured:
+    def measure(_: VectorObjective, batch: Batch) -> Measured:
         return Measured(loss := next(losses), 0, len(batch.examples), [loss])
 
-    monkeypatch.setattr(LateObjective, "measure", measure)
+    monkeypatch.setattr(VectorObjective, "measure", measure)
     ranker, seen = run(settings(base, steps=40, looks=2.0), data, tmp_path / "out")
     assert len(seen.looks) > 4
     assert ranker.config.training["step"] == seen.looks[2][0]
@@ -639,11 +639,11 @@ def test_the_best_look_has_the_lowest_loss_at_the_scale_that_suits_it(
     """An untrained model whose scores say little has a lower loss than one that has learnt and is too sure of it."""
     looks = chain(told, repeat(told[-1]))
 
-    def measure(_: LateObjective, batch: Batch) -> Measured:
+    def measure(_: VectorObjective, batch: Batch) -> Measured:
         loss, rescaled = next(looks)
         return Measured(loss, 0, len(batch.examples), rescaled)
 
-    monkeypatch.setattr(LateObjective, "measure", measure)
+    monkeypatch.setattr(VectorObjective, "measure", measure)
     ranker, seen = run(settings(base, steps=40, looks=2.0), data, tmp_path / "out")
     assert len(seen.looks) > 4
     assert ranker.config.training["step"] == seen.looks[best][0]

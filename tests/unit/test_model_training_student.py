@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import polyrank
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.student import Student, start
@@ -207,12 +207,12 @@ def test_the_prompts_of_a_base_stand_before_both_sides_in_training_and_in_servin
     assert student.assembler.candidates(["w8 w9"])[0] == [candidate]
     student.save(tmp_path / "made", {})
     for again in (tmp_path / "made", trained(tmp_path / "made", tmp_path / "again", architecture=architecture)):
-        served = load_late(again)
+        served = load_vector_ranker(again)
         assert served.tokenize_context(asked)[0] == context
         assert served.tokenize_candidates(["w8 w9"])[0] == [candidate]
 
     long = Conversation.of([f"w{at} " * 6 for at in range(1, 9)], ["w5"])
-    cut = load_late(tmp_path / "made").tokenize_context(long)[0]
+    cut = load_vector_ranker(tmp_path / "made").tokenize_context(long)[0]
     assert cut[:4] == [CLS, *word_ids("w30 w5"), SEP], "what does not fit are the oldest turns"
     assert cut[-2:] == [*word_ids("w8"), SEP]
 

@@ -28,7 +28,7 @@ from polyrank.model.lexical.fit import Figures, ScoredList
 from polyrank.model.lexical.score import FEATURES
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.rankers.load import load_cross
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.rankers.networks import CrossRanker, VectorRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.sequences import Pairs
@@ -55,7 +55,7 @@ class Tracked(Dialogue):
 
 
 @pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> LateRanker:
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> VectorRanker:
     parent = tmp_path_factory.mktemp("weighing")
     loaded = polyrank.load(write_checkpoint(parent, "bi", 0, architecture="bi", normalize=True, score_scale=5.0))
     assert loaded.retrieves
@@ -68,7 +68,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return survey(path, False, 0.0, 1000)[0]
 
 
-def test_words_that_replies_repeat_gain_a_weight(ranker: LateRanker, corpus: Corpus) -> None:
+def test_words_that_replies_repeat_gain_a_weight(ranker: VectorRanker, corpus: Corpus) -> None:
     weighed = weigh(scored_lists(ranker, [corpus], False))
     assert weighed.lists == 200
     assert weighed.evidence.weights["last"] > 0.5
@@ -79,14 +79,14 @@ def test_words_that_replies_repeat_gain_a_weight(ranker: LateRanker, corpus: Cor
     assert figures["without last"].plain < 0.5
 
 
-def test_what_the_model_was_trained_on_is_left_out(ranker: LateRanker, corpus: Corpus) -> None:
+def test_what_the_model_was_trained_on_is_left_out(ranker: VectorRanker, corpus: Corpus) -> None:
     seen = weigh(scored_lists(ranker, [corpus], True))
     assert seen.lists == sum(1 for _ in corpus.examples(selection=True)) < 40
     assert seen.evidence.late_weight > 0
     assert weigh(scored_lists(ranker, [corpus], True)) == seen
 
 
-def test_a_large_file_is_not_held_in_memory_to_draw_from_it(ranker: LateRanker, corpus: Corpus, monkeypatch) -> None:
+def test_a_large_file_is_not_held_in_memory_to_draw_from_it(ranker: VectorRanker, corpus: Corpus, monkeypatch) -> None:
     monkeypatch.setattr(weighing, "_OF_VECTORS", (20, 99))
     alive: weakref.WeakSet[Tracked] = weakref.WeakSet()
     most = 0
@@ -105,7 +105,7 @@ def test_a_large_file_is_not_held_in_memory_to_draw_from_it(ranker: LateRanker, 
     assert 20 <= most < 25
 
 
-def test_every_file_is_weighed(ranker: LateRanker, corpus: Corpus, monkeypatch) -> None:
+def test_every_file_is_weighed(ranker: VectorRanker, corpus: Corpus, monkeypatch) -> None:
     monkeypatch.setattr(weighing, "_OF_VECTORS", (20, 99))
     assert weigh(scored_lists(ranker, [corpus, corpus], False)).lists == 40
 
@@ -164,7 +164,7 @@ def greeted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def test_words_are_weighed_where_all_conversations_begin_with_four_greetings(ranker: LateRanker, tmp_path) -> None:
+def test_words_are_weighed_where_all_conversations_begin_with_four_greetings(ranker: VectorRanker, tmp_path) -> None:
     corpus, report = survey(write_rows(tmp_path / "greeted.jsonl", greeted(orders(1200))), False, 0.0, 1000)
     assert (report.kept, report.held_out) == (1080, 120)
     lists = scored_lists(ranker, [corpus], seen=True)

@@ -11,7 +11,7 @@ from warm_python import WarmPython
 from polyrank.model.errors import InvalidInput, WrongKind
 from polyrank.model.inference import openvino_backend
 from polyrank.model.inference.runners import Runner
-from polyrank.model.rankers.load import load_cross, load_late
+from polyrank.model.rankers.load import load_cross, load_vector_ranker
 from polyrank.model.registry import names_in_words
 from polyrank.service.cli.arguments import chosen_runner, loaded, reference_runner, require_writable
 from polyrank.service.cli.output import UsageError
@@ -21,13 +21,13 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(tmp_
     cross = str(write_checkpoint(tmp_path, "cross", seed=0, architecture="cross"))
     bi = str(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
     with pytest.raises(WrongKind, match=rf"give a {names_in_words(retrieves=True)}, and this one as --reranker$"):
-        loaded(load_late, cross, after=", and this one as --reranker")
+        loaded(load_vector_ranker, cross, after=", and this one as --reranker")
     with pytest.raises(WrongKind, match=r"^--reranker .*; give a cross- or uni-encoder$"):
         loaded(load_cross, bi, before="--reranker ")
     monkeypatch.setattr(openvino_backend, "is_installed", lambda: False)
     needed = r"^the back-end openvino needs the package openvino: pip install openvino, or use torch$"
     with pytest.raises(InvalidInput, match=needed):
-        loaded(load_late, bi, Runner("openvino", "float32"), after=", and this one as --reranker")
+        loaded(load_vector_ranker, bi, Runner("openvino", "float32"), after=", and this one as --reranker")
     with pytest.raises(InvalidInput, match=needed):
         loaded(load_cross, cross, Runner("openvino", "float32"), "--reranker ")
 

@@ -372,12 +372,12 @@ def test_a_rollback_that_another_process_has_overtaken_goes_one_step_further(sto
     first, second, third = (store.build(seed=seed) for seed in range(3))
     overtaken: list[str] = []
 
-    def load_late(path: str) -> object:
+    def load_vector_ranker(path: str) -> object:
         if second in path and not overtaken:
             overtaken.append(GenerationStore(store.root).rollback())
         return load(path)
 
-    live = Live(store.store, Here(store.store, Opener(count_nothing, None, load_late)), store.metrics)
+    live = Live(store.store, Here(store.store, Opener(count_nothing, None, load_vector_ranker)), store.metrics)
     live.start()
     assert live.require().generation.id == third
     assert live.rollback().generation.id == first

@@ -13,7 +13,7 @@ from polyrank.service.cli.commands.rank import from_store, print_results
 from polyrank.service.cli.output import Progress, UsageError, seconds_of
 
 if TYPE_CHECKING:
-    from polyrank.model.rankers.networks import LateRanker
+    from polyrank.model.rankers.networks import VectorRanker
 
 # The lowest R@1/20 of the sample conversations, as the README states it. Measured: docs/measurements/quality.md.
 FLOOR = 0.80
@@ -77,9 +77,9 @@ def _sample(name: str) -> Path:
 def _build(pool: Path, arguments: argparse.Namespace) -> None:
     from polyrank.index_builder.building.pipeline import build
     from polyrank.index_builder.pool.rows import read_pool
-    from polyrank.model.rankers.load import load_late
+    from polyrank.model.rankers.load import load_vector_ranker
 
-    ranker = loaded(load_late, str(MODEL), chosen_runner())
+    ranker = loaded(load_vector_ranker, str(MODEL), chosen_runner())
     if (active := _active(ranker, pool)) is not None:
         print(f"using generation {active} in {STORE}", file=sys.stderr)
         return
@@ -89,7 +89,7 @@ def _build(pool: Path, arguments: argparse.Namespace) -> None:
     print(f"built generation {built.generation}: {took}", file=sys.stderr)
 
 
-def _active(ranker: "LateRanker", pool: Path) -> str | None:
+def _active(ranker: "VectorRanker", pool: Path) -> str | None:
     """The active generation's id, if it is undamaged and holds this pool, encoded by this model in this way."""
     from polyrank.index_builder.pool.rows import Candidate, read_pool
     from polyrank.index_builder.store.generation_store import GenerationStore

@@ -231,7 +231,7 @@ def from_store(
     from polyrank.model.text.reading import finish
     from polyrank.service.http.native import explain as explaining
     from polyrank.service.http.native.rank import answer_of, to_request, with_unread
-    from polyrank.service.live.models import LateScorer
+    from polyrank.service.live.models import VectorScorer
     from polyrank.service.live.searchable import Opener
     from polyrank.service.observe.metrics import Metrics
     from polyrank.service.ranking.engine import Engine
@@ -249,7 +249,7 @@ def from_store(
     runner = chosen_runner() if disk else reference_runner(os.environ.get(BACKEND), os.environ.get(PRECISION))
     runs = ("cpu", *runner, disk)
 
-    def warm_up(ranker: LateScorer) -> None:  # else compiling would count as the request's time
+    def warm_up(ranker: VectorScorer) -> None:  # else compiling would count as the request's time
         ranker.represent_context_batch([finish(ranker.context_steps(request.conversation))[0]])
 
     opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)

@@ -247,7 +247,7 @@ def _check(arguments: argparse.Namespace, progress: Progress) -> None:
 
 def _check_models(arguments: argparse.Namespace, progress: Progress) -> None:
     from polyrank.model.checkpoint.lookup import architecture_of, require_network
-    from polyrank.model.rankers.load import load_late, load_teacher, words_of
+    from polyrank.model.rankers.load import load_teacher, load_vector_ranker, words_of
 
     architecture_of(arguments.base)
     if not _only_fits(arguments):
@@ -259,9 +259,9 @@ def _check_models(arguments: argparse.Namespace, progress: Progress) -> None:
     if arguments.teacher:
         loaded(load_teacher, arguments.teacher, before="--teacher ")
     if arguments.retriever:
-        loaded(load_late, arguments.retriever, after=" as --retriever")
+        loaded(load_vector_ranker, arguments.retriever, after=" as --retriever")
     if arguments.output_like:
-        loaded(load_late, arguments.output_like, after=" as --output-like")
+        loaded(load_vector_ranker, arguments.output_like, after=" as --output-like")
 
 
 def _check_quantise(arguments: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.access import RANK
 from polyrank.service.http.plumbing.middleware import path_of
 from polyrank.service.http.plumbing.openapi import ASKS, DEADLINE_IN, READS, fails, takes
-from polyrank.service.live.models import LateScorer
+from polyrank.service.live.models import VectorScorer
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import unranked
 from polyrank.service.ranking.parts import Serving
@@ -58,15 +58,15 @@ _MODELS: dict[str, Any] = {"response_model": openai.ModelsOut, "responses": fail
 @router.post("/embeddings", **_OPENAI)
 async def embeddings(request: Request) -> Response:
     """Embed texts as OpenAI's interface does, as candidates unless they are said to be queries."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, openai.EmbeddingsIn)
-    served, serving = served_models.embedder(held, body.model, body.strict_model)
+    served, serving = served_models.embedder(resources, body.model, body.strict_model)
     _require_vectors(serving)
-    texts = _texts(held, "input", body.input)
+    texts = _texts(resources, "input", body.input)
     _check_dimensions(body.dimensions, serving)
     _check_dimensions(body.output_dimension, serving, "output_dimension")
     queries = are_queries(input_type=body.input_type, task=body.task, prompt_name=body.prompt_name)
-    made = await _embed(request, held, serving, body, "input", texts, queries)
+    made = await _embed(request, resources, serving, body, "input", texts, queries)
     vectors = made.made.first if body.as_made else _unit(made.made.first)
     answer = partial(openai.embeddings, vectors, served.name, made.tokens, request.state.request_id, body.as_base64)
     return await _answer(request, answer, made, serving)
@@ -76,12 +76,12 @@ async def embeddings(request: Request) -> Response:
 @router.post("/embed", response_model=tei.EmbedOut, openapi_extra=takes(tei.EmbedIn, DEADLINE_IN), **_TEI)
 async def embed(request: Request) -> Response:
     """Embed texts as TEI does, as candidates unless `prompt_name` is query; Hugging Face's clients call the root."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, tei.EmbedIn)
-    serving = _require_vectors(held.live.require())
-    texts = _texts(held, "inputs", body.inputs)
+    serving = _require_vectors(resources.live.require())
+    texts = _texts(resources, "inputs", body.inputs)
     _check_dimensions(body.dimensions, serving)
-    made = await _embed(request, held, serving, body, "inputs", texts, are_queries(prompt_name=body.prompt_name))
+    made = await _embed(request, resources, serving, body, "inputs", texts, are_queries(prompt_name=body.prompt_name))
     vectors = made.made.first if body.normalize is False else _unit(made.made.first)
     return await _answer(request, lambda: vectors, made, serving)
 
@@ -90,16 +90,16 @@ async def embed(request: Request) -> Response:
 @router.post("/v2/embed", **_COHERE)
 async def cohere_embeddings(request: Request) -> Response:
     """Embed texts as Cohere's interface does; `input_type` says whether as candidates or as contexts."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, cohere.CohereEmbedIn)
-    _, serving = served_models.embedder(held, body.model, None)
+    _, serving = served_models.embedder(resources, body.model, None)
     _require_vectors(serving)
-    texts = _texts(held, "texts", body.texts)
+    texts = _texts(resources, "texts", body.texts)
     _check_dimensions(body.output_dimension, serving, "output_dimension")
     queries = are_queries(input_type=body.input_type)
     most = None if queries else serving.ranker.max_input_tokens
     await _checked(request, texts, partial(check_limit, "max_tokens", body.max_tokens, texts, most))
-    made = await _embed(request, held, serving, body, "texts", texts, queries)
+    made = await _embed(request, resources, serving, body, "texts", texts, queries)
     version = "1" if path_of(request.scope) == "/v1/embed" else "2"
     unit, request_id = _unit(made.made.first), request.state.request_id
     answer = partial(cohere.embeddings, body, unit, made.tokens, made.cut, request_id, version)
@@ -111,13 +111,13 @@ async def cohere_embeddings(request: Request) -> Response:
 )
 async def similarity(request: Request) -> Response:
     """Compare texts by the cosine of their vectors, as candidates unless `prompt_name` is query."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, tei.SimilarityIn)
     inputs, how = body.inputs, body.parameters or tei.ComparingIn()
-    serving = _require_vectors(held.live.require())
-    _texts(held, "inputs.sentences", inputs.sentences)
-    texts = _texts(held, "inputs", [inputs.source_sentence, *inputs.sentences])
-    made = await _embed(request, held, serving, how, "inputs", texts, are_queries(prompt_name=how.prompt_name))
+    serving = _require_vectors(resources.live.require())
+    _texts(resources, "inputs.sentences", inputs.sentences)
+    texts = _texts(resources, "inputs", [inputs.source_sentence, *inputs.sentences])
+    made = await _embed(request, resources, serving, how, "inputs", texts, are_queries(prompt_name=how.prompt_name))
     vectors = _unit(made.made.first)
     return await _answer(request, lambda: vectors[1:] @ vectors[0], made, serving)
 
@@ -125,20 +125,20 @@ async def similarity(request: Request) -> Response:
 @router.post("/tokenize", response_model=tei.TokenizeOut, openapi_extra=takes(tei.TokenizeIn, DEADLINE_IN), **_TOKENIZE)
 async def tokenize(request: Request) -> Response:
     """Cut texts into the tokens of the model that embeds; nothing is left out where a text is too long for it."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, tei.TokenizeIn)
-    texts = _texts(held, "inputs", body.inputs)
+    texts = _texts(resources, "inputs", body.inputs)
     if (length := sum(map(len, texts))) > MAX_TOKENIZED_CHARS:
         raise InvalidInput(f"inputs: have {length} characters; at most {MAX_TOKENIZED_CHARS} are allowed together")
-    work = partial(_tokens, _require_vectors(held.live.require()).ranker, body.add_special_tokens is not False)
-    doing = unranked.tokenize(held.runtime, work, texts, bodies.journey(request, held.settings))
+    work = partial(_tokens, _require_vectors(resources.live.require()).ranker, body.add_special_tokens is not False)
+    doing = unranked.tokenize(resources.runtime, work, texts, bodies.journey(request, resources.settings))
     parts = await bodies.while_connected(request, doing)
     parts[0] = b"[" + parts[0]  # to what is large nothing is added
     parts[-1] += b"]"
     return Response(b",".join(parts), media_type="application/json")
 
 
-def _tokens(ranker: LateScorer, wrapped: bool, text: str) -> bytes:
+def _tokens(ranker: VectorScorer, wrapped: bool, text: str) -> bytes:
     [pieces] = ranker.pieces([text], wrapped)
     told = ((piece, piece.span or (None, None)) for piece in pieces)
     return orjson.dumps(
@@ -154,8 +154,8 @@ def _tokens(ranker: LateScorer, wrapped: bool, text: str) -> bytes:
 async def models(request: Request) -> dict[str, Any]:
     """The models that are served: the first one reranks, those that embed say so."""
     listed: dict[str, dict[str, Any]] = {}  # by name: the setting `served_model_name` gives all the same
-    held: Resources = request.state.resources
-    for model in served_models.every(held):
+    resources: Resources = request.state.resources
+    for model in served_models.every(resources):
         created = 0 if model.serving is None else int(model.serving.loaded_at)
         entry = {"id": model.name, "object": "model", "owned_by": "polyrank", "created": created}
         entry["capabilities"] = ["rerank", "embed"] if _embeds(model.serving) else ["rerank"]
@@ -176,12 +176,12 @@ def _require_vectors(serving: Serving) -> Serving:
     raise InvalidInput(f"{why}; activate a generation of a {names_in_words(retrieves=True)}")
 
 
-def _texts(held: Resources, where: str, sent: str | list[str]) -> list[str]:
+def _texts(resources: Resources, where: str, sent: str | list[str]) -> list[str]:
     texts = [sent] if isinstance(sent, str) else sent
     if not texts:
         raise NoTexts(f"{where}: is empty; send at least one text")
-    bodies.check_count(texts, held.settings)
-    bodies.check_lengths(where, texts, held.settings)
+    bodies.check_count(texts, resources.settings)
+    bodies.check_lengths(where, texts, resources.settings)
     return texts
 
 
@@ -191,7 +191,7 @@ def _check_dimensions(asked: int | None, serving: Serving, where: str = "dimensi
 
 
 async def _embed(
-    request: Request, held: Resources, serving: Serving, body: Cutting, where: str, texts: list[str], queries: bool
+    request: Request, resources: Resources, serving: Serving, body: Cutting, where: str, texts: list[str], queries: bool
 ) -> Embeddings:
     """Embed the texts of a field (`where`), as contexts if they are queries.
 
@@ -203,7 +203,7 @@ async def _embed(
     if queries:
         await _checked(request, texts, partial(_check_queries, where, texts))
     embed = unranked.embed_queries if queries else unranked.embed
-    doing = embed(held.runtime, serving, texts, bodies.journey(request, held.settings))
+    doing = embed(resources.runtime, serving, texts, bodies.journey(request, resources.settings))
     made = await bodies.while_connected(request, doing)
     body.check_cut(made.cut, longest, documents=not queries)  # a query loses its beginning
     return made

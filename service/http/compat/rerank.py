@@ -117,28 +117,28 @@ _DESCRIBED: dict[str, Any] = {
 @router.post("/v2/rerank", **_DESCRIBED)
 async def rerank(request: Request) -> Response:
     """Rank documents against a query, as the rerankers of TEI, Cohere, Jina, vLLM, infinity and Voyage do."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     named = dialect_of_header(request.headers.get(HEADER))
-    journey = bodies.journey(request, held.settings)
+    journey = bodies.journey(request, resources.settings)
     body = await bodies.read(request, CompatRerankIn)
-    request.state.dialect = dialect = dialect_of(body, named, held.settings.rerank_dialect)
-    bodies.check_lengths("query", [body.query], held.settings)
-    sent, longest = body.sent or [], held.settings.max_text_chars
-    bodies.check_count(sent, held.settings)
+    request.state.dialect = dialect = dialect_of(body, named, resources.settings.rerank_dialect)
+    bodies.check_lengths("query", [body.query], resources.settings)
+    sent, longest = body.sent or [], resources.settings.max_text_chars
+    bodies.check_count(sent, resources.settings)
     fields = tuple(dict.fromkeys(body.rank_fields or ()))
     many = sum(1 if isinstance(one, str) else len(one) for one in sent)
     documents = await bodies.beside(
         request, lambda: [document_of(one, at, fields, longest) for at, one in enumerate(sent)], many
     )
     texts = [document.text for document in documents]
-    bodies.check_lengths("documents", texts, held.settings)
+    bodies.check_lengths("documents", texts, resources.settings)
     if not texts and dialect == "tei":
         raise NoTexts("texts: is empty; send at least one")
-    served = served_models.reranker(held, body.model, body.strict_model)
+    served = served_models.reranker(resources, body.model, body.strict_model)
     body.check_documents(texts, served.scorer.max_input_tokens)
-    scored = await bodies.while_connected(request, _score(held, served, body.query, texts, journey))
+    scored = await bodies.while_connected(request, _score(resources, served, body.query, texts, journey))
     body.check_truncation(scored.cut, served.scorer.max_input_tokens)
-    held.metrics.observe_rank(scored.seconds, len(texts), scored.degraded, None)
+    resources.metrics.observe_rank(scored.seconds, len(texts), scored.degraded, None)
     answer = partial(_answer, request, dialect, body, documents, served, scored)
     return await bodies.beside(request, answer, len(documents))
 
@@ -155,20 +155,22 @@ class _Scored:
     line: Line = AS_IT_IS
 
 
-async def _score(held: Resources, served: ServedModel, query: str, texts: Sequence[str], journey: Journey) -> _Scored:
+async def _score(
+    resources: Resources, served: ServedModel, query: str, texts: Sequence[str], journey: Journey
+) -> _Scored:
     """Score the texts by the cross-encoder, or by the generation's own model; words count as in the generation."""
     if not texts:
         return _Scored(np.empty(0, np.float32), 0, Truncation(), {})
     conversation = Conversation.of(query)
     if served.serving is None:
-        words = None if held.live.current is None else held.live.current.generation.words
-        read = await score_pairs(held.runtime, words, conversation, texts, journey)
+        words = None if resources.live.current is None else resources.live.current.generation.words
+        read = await score_pairs(resources.runtime, words, conversation, texts, journey)
         line = line_of(served.scorer, counts_words=words is not None)
         scored = _Scored(read.scores, read.tokens, read.truncation, read.seconds, line=line)
     else:
         given = tuple(Given(None, text) for text in texts)
         todo = RankRequest(conversation=conversation, candidates=given, top_k=len(texts))
-        ranked = await held.engine.rank(served.serving, todo, journey)
+        ranked = await resources.engine.rank(served.serving, todo, journey)
         scores = np.empty(len(texts), np.float32)
         for place in ranked.places:
             assert place.index is not None, "every candidate was sent"

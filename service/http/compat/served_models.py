@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from polyrank.service.errors import ModelNotServed
-from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.live.models import PairScorer, VectorScorer
 from polyrank.service.ranking import parts
 from polyrank.service.resources import Resources
 
@@ -22,51 +22,51 @@ class ServedModel:
 
     name: str
     own_name: str
-    scorer: LateScorer | PairScorer
+    scorer: VectorScorer | PairScorer
     serving: parts.Serving | None = None
 
 
-def every(held: Resources) -> list[ServedModel]:
+def every(resources: Resources) -> list[ServedModel]:
     """Return all models that are loaded, the one that reranks first."""
-    scorer, serving, name = held.runtime.scorer, held.live.current, held.settings.served_model_name
+    scorer, serving, name = resources.runtime.scorer, resources.live.current, resources.settings.served_model_name
     cross = [] if scorer is None else [ServedModel(name or scorer.name, scorer.name, scorer)]
-    return [*cross, *([] if serving is None else [_of_generation(held, serving)])]
+    return [*cross, *([] if serving is None else [_of_generation(resources, serving)])]
 
 
-def _of_generation(held: Resources, serving: parts.Serving) -> ServedModel:
+def _of_generation(resources: Resources, serving: parts.Serving) -> ServedModel:
     own_name = serving.generation.manifest.model.name
-    return ServedModel(held.settings.served_model_name or own_name, own_name, serving.ranker, serving)
+    return ServedModel(resources.settings.served_model_name or own_name, own_name, serving.ranker, serving)
 
 
-def reranker(held: Resources, name: str | None, strict: bool | None) -> ServedModel:
+def reranker(resources: Resources, name: str | None, strict: bool | None) -> ServedModel:
     """Return the model that the request names; if it names none or an unknown one, the model that reranks.
 
     Raises ModelNotServed if the name is unknown, and `strict` (None: the setting `strict_model`) makes that an error.
     """
-    return _named(held, every(held) or [_of_generation(held, held.live.require())], name, strict)
+    return _named(resources, every(resources) or [_of_generation(resources, resources.live.require())], name, strict)
 
 
-def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[ServedModel, parts.Serving]:
+def embedder(resources: Resources, name: str | None, strict: bool | None) -> tuple[ServedModel, parts.Serving]:
     """Return the model that embeds, by the rules and with the errors of `reranker`."""
-    serving = held.live.require()
-    return _named(held, [_of_generation(held, serving)], name, strict), serving
+    serving = resources.live.require()
+    return _named(resources, [_of_generation(resources, serving)], name, strict), serving
 
 
-def _named(held: Resources, served: list[ServedModel], name: str | None, strict: bool | None) -> ServedModel:
+def _named(resources: Resources, served: list[ServedModel], name: str | None, strict: bool | None) -> ServedModel:
     if name is None:
         return served[0]
     for model in served:  # its own name may be that on a hub, of which clients may leave out the owner
         if name in (model.name, model.own_name, model.own_name.rpartition("/")[2], model.scorer.fingerprint):
             return model
-    if held.settings.strict_model if strict is None else strict:
+    if resources.settings.strict_model if strict is None else strict:
         raise ModelNotServed(name, [model.name for model in served])
     return served[0]
 
 
-def announced(held: Resources) -> ServedModel | None:
+def announced(resources: Resources) -> ServedModel | None:
     """Return the model that `/info` shows to TEI's clients; None where it is not loaded."""
-    embeds = held.settings.info_model_type == "embedding"
-    return next((model for model in every(held) if model.serving is not None or not embeds), None)
+    embeds = resources.settings.info_model_type == "embedding"
+    return next((model for model in every(resources) if model.serving is not None or not embeds), None)
 
 
 _MILLISECONDS = {"type": "number", "minimum": 0}

@@ -56,10 +56,10 @@ router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADM
 )
 async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Response:
     """List candidates, page after page. A page may hold fewer than `limit`, or none: go on until `next` is null."""
-    held: Resources = request.state.resources
-    journey = bodies.journey(request, held.settings)
-    serving = await _reached(held, wanted, journey)
-    pool, at = Pool(held.runtime, serving, journey), (0, 0)
+    resources: Resources = request.state.resources
+    journey = bodies.journey(request, resources.settings)
+    serving = await _reached(resources, wanted, journey)
+    pool, at = Pool(resources.runtime, serving, journey), (0, 0)
     if wanted.after is not None:
         at = _position(wanted.after, serving)
     found, after = await pool.page(*at, wanted.limit, wanted.conditions)
@@ -78,29 +78,29 @@ async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Respon
 @router.put("", openapi_extra=takes(UpsertIn), responses=fails(TooManyCandidates, *_UPDATES, body=True))
 async def upsert(request: Request) -> UpsertedOut:
     """Add candidates, or put them in the place of those with the same ids; searchable when this returns."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, UpsertIn)
     rows = body.rows
-    bodies.check_count(rows, held.settings)
-    bodies.check_lengths("candidates", [sent.text for sent in rows], held.settings)
+    bodies.check_count(rows, resources.settings)
+    bodies.check_lengths("candidates", [sent.text for sent in rows], resources.settings)
 
     def made() -> list[Candidate]:
         return [Candidate(each, row.text, row.metadata) for each, row in zip(body.ids, rows, strict=True)]
 
     candidates = await bodies.beside(request, made, len(rows))
-    with writing(held):
-        done = await bodies.while_connected(request, held.updating.upsert(candidates))
+    with writing(resources):
+        done = await bodies.while_connected(request, resources.updating.upsert(candidates))
     return UpsertedOut(generation=done.generation, revision=done.revision, upserted=len(candidates))
 
 
 @router.post("/delete", response_model=DeletedOut, openapi_extra=takes(DeleteIn), responses=fails(*_UPDATES, body=True))
 async def delete(request: Request) -> Response:
     """Remove candidates; ids that are not there are listed in `missing_ids`, and are no error."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, DeleteIn)
     ids = await bodies.beside(request, lambda: [*dict.fromkeys(body.ids)], len(body.ids))
-    with writing(held):
-        done = await held.updating.delete(ids)
+    with writing(resources):
+        done = await resources.updating.delete(ids)
     told = {"generation": done.generation, "revision": done.revision, "deleted": len(ids) - len(done.missing)}
     rendered = orjson.dumps({**told, "missing_ids": done.missing})
     return Response(rendered, media_type="application/json")
@@ -114,19 +114,19 @@ async def delete(request: Request) -> Response:
 )
 async def stored(request: Request, candidate_id: str, wanted: Annotated[ReadIn, Query()]) -> dict[str, Any]:
     """Return a candidate by its id. In the path, percent-encode what a URL does not hold."""
-    held: Resources = request.state.resources
-    journey = bodies.journey(request, held.settings)
-    serving = await _reached(held, wanted, journey)
-    found = await Pool(held.runtime, serving, journey).candidate(candidate_id)
+    resources: Resources = request.state.resources
+    journey = bodies.journey(request, resources.settings)
+    serving = await _reached(resources, wanted, journey)
+    found = await Pool(resources.runtime, serving, journey).candidate(candidate_id)
     if found is None:
         raise CandidateNotFound(candidate_id)
     return {**_fields(found), **_origin(serving)}
 
 
-async def _reached(held: Resources, wanted: ReadIn, journey: Journey) -> Serving:
+async def _reached(resources: Resources, wanted: ReadIn, journey: Journey) -> Serving:
     if wanted.min_revision is None:
-        return held.live.require()
-    return await held.updating.reached(wanted.min_revision, journey)
+        return resources.live.require()
+    return await resources.updating.reached(wanted.min_revision, journey)
 
 
 def _position(after: str, serving: Serving) -> tuple[int, int]:

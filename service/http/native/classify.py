@@ -32,16 +32,16 @@ async def classify(request: Request) -> ClassifyOut:
 
     A classifier of pairs needs a conversation. For one of single texts each text is the last turn of it.
     """
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, ClassifyIn)
-    journey = bodies.journey(request, held.settings, body.timeout_ms)
-    bodies.check_count(body.texts, held.settings)
-    conversation = checked_conversation(body, held.settings)
-    bodies.check_lengths("texts", body.texts, held.settings)
-    classifier = held.runtime.required_classifier()
+    journey = bodies.journey(request, resources.settings, body.timeout_ms)
+    bodies.check_count(body.texts, resources.settings)
+    conversation = checked_conversation(body, resources.settings)
+    bodies.check_lengths("texts", body.texts, resources.settings)
+    classifier = resources.runtime.required_classifier()
     if classifier.reads_pairs and not conversation.turns:
         raise InvalidInput("context: is required: the classifier reads a context and a text")
-    doing = unranked.classify(held.runtime, conversation, body.texts, journey)
+    doing = unranked.classify(resources.runtime, conversation, body.texts, journey)
     told = await bodies.while_connected(request, doing)
     request.state.account = Account(None, [], told.seconds)
     cut = with_unread(told.truncation, body, conversation)

@@ -41,12 +41,12 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
 )
 async def explain(request: Request) -> Response:
     """Tell what each token of a conversation, each code, each token of a reply and each word adds to scores."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, ExplainIn)
-    journey = bodies.journey(request, held.settings, body.timeout_ms)
-    todo = to_request(body, held.settings)
-    serving = _served(held, body.generation)
-    explained = await bodies.while_connected(request, explaining.explain(held.runtime, serving, todo, journey))
+    journey = bodies.journey(request, resources.settings, body.timeout_ms)
+    todo = to_request(body, resources.settings)
+    serving = _served(resources, body.generation)
+    explained = await bodies.while_connected(request, explaining.explain(resources.runtime, serving, todo, journey))
     request.state.account = Account(serving.generation.id, [], explained.seconds)
     numbers = len(explained.tokens) * len(explained.candidates) * (10 + body.codes)
     answer = await bodies.beside(
@@ -55,11 +55,11 @@ async def explain(request: Request) -> Response:
     return Response(answer, media_type="application/json")
 
 
-def _served(held: Resources, which: str) -> Serving:
+def _served(resources: Resources, which: str) -> Serving:
     """Return the generation that a request names; raises NotReady, NoTrial or GenerationMismatch."""
     if which == "trial":
-        return held.trials.require()
-    live, trial = held.live.require(), held.trials.current
+        return resources.trials.require()
+    live, trial = resources.live.require(), resources.trials.current
     if which in ("live", live.generation.id):
         return live
     if trial is None or trial.generation.id != which:

@@ -43,17 +43,17 @@ router = APIRouter(tags=["feedback"], dependencies=[RANK, IN_POOL])
 )
 async def feedback(request: Request) -> FeedbackOut:
     """Record what became of rankings, but for events about what was not shown; they are on the disk when it returns."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, FeedbackIn)
-    if held.feedback is None:
+    if resources.feedback is None:
         raise NotConfigured("feedback: this server records none; start it with --feedback ids or --feedback texts")
-    bodies.check_lengths("events", [event.text for event in body.events if event.text is not None], held.settings)
+    bodies.check_lengths("events", [event.text for event in body.events if event.text is not None], resources.settings)
     now = time.time()
     told = [
         Event(id=each.event_id, at=now, ranking=each.ranking_id, kind=each.kind, reply=each.id, text=each.text)
         for each in body.events
     ]
-    with writing(held):
-        async with bodies.journey(request, held.settings).in_time():
-            taken = await held.feedback.add(told, request.state.principal.name)
+    with writing(resources):
+        async with bodies.journey(request, resources.settings).in_time():
+            taken = await resources.feedback.add(told, request.state.principal.name)
     return FeedbackOut(**taken._asdict(), request_id=request.state.request_id)

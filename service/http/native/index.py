@@ -66,17 +66,19 @@ async def rebuild(
     request: Request, response: Response, idempotency_key: Annotated[str | None, _KEY_IN] = None
 ) -> dict[str, Any]:
     """Build a new generation and, unless `activate` is false, serve it. One build at a time."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     key = checked_key(idempotency_key)
     body = await bodies.read(request, IndexIn)
     sent = body.candidates or ()
-    bodies.check_lengths("candidates", [candidate.text for candidate in sent], held.settings)
+    bodies.check_lengths("candidates", [candidate.text for candidate in sent], resources.settings)
     rows = map(PoolCandidateIn.model_dump, sent)  # lazily: `jobs` writes them in a thread, and there may be many
     wanted = Rebuild(pool=body.pool, encoding=body.encoding, candidates=rows, model=body.model, activate=body.activate)
-    with writing(held):
-        if not held.has_pool:
-            held.live.require()
-        record = await held.jobs.start(wanted, await request.body(), key, has_active=held.live.current is not None)
+    with writing(resources):
+        if not resources.has_pool:
+            resources.live.require()
+        record = await resources.jobs.start(
+            wanted, await request.body(), key, has_active=resources.live.current is not None
+        )
     return _started(request, record, response)
 
 
@@ -88,16 +90,16 @@ async def rebuild(
 )
 async def compact(request: Request, response: Response) -> dict[str, Any]:
     """Rebuild what is served with its updates, count its words anew, and switch to the result."""
-    held: Resources = request.state.resources
-    serving = held.live.require()
-    await _check_compactable(held, serving)
-    with writing(held):
-        record = await held.jobs.compact()
+    resources: Resources = request.state.resources
+    serving = resources.live.require()
+    await _check_compactable(resources, serving)
+    with writing(resources):
+        record = await resources.jobs.compact()
     return _started(request, record, response)
 
 
-async def _check_compactable(held: Resources, serving: Serving) -> None:
-    if await asyncio.to_thread(held.store.current_or_none) != serving.generation.id:
+async def _check_compactable(resources: Resources, serving: Serving) -> None:
+    if await asyncio.to_thread(resources.store.current_or_none) != serving.generation.id:
         raise NotReady("what is served stands in for the active generation, which could not be loaded")
     if not serving.snapshot.changes:
         raise NothingToCompact("what is served was not updated since it was built")
@@ -115,15 +117,15 @@ def _started(request: Request, record: JobRecord, response: Response) -> dict[st
 @router.get("/jobs", response_model=JobsOut, responses=fails(InvalidInput))
 async def jobs(request: Request, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> dict[str, Any]:
     """The latest jobs, newest first."""
-    held: Resources = request.state.resources
-    return {"jobs": [_job(request, record) for record in await held.jobs.list(limit)]}
+    resources: Resources = request.state.resources
+    return {"jobs": [_job(request, record) for record in await resources.jobs.list(limit)]}
 
 
 @router.get("/jobs/{job_id}", response_model=JobOut, responses=fails(JobNotFound))
 async def job(request: Request, response: Response, job_id: str) -> dict[str, Any]:
     """How far a job is, or how it ended."""
-    held: Resources = request.state.resources
-    record = await held.jobs.get(job_id)
+    resources: Resources = request.state.resources
+    record = await resources.jobs.get(job_id)
     if not record.is_finished:
         response.headers["Retry-After"] = RETRY_AFTER_SECONDS
     return _job(request, record)
@@ -132,9 +134,9 @@ async def job(request: Request, response: Response, job_id: str) -> dict[str, An
 @router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, responses=fails(JobNotFound, *_WRITES))
 async def cancel(request: Request, job_id: str) -> dict[str, Any]:
     """Stop a job and remove what it has built. One that has ended stays as it is; one that publishes goes on."""
-    held: Resources = request.state.resources
-    with writing(held):
-        record = await held.jobs.cancel(job_id)
+    resources: Resources = request.state.resources
+    with writing(resources):
+        record = await resources.jobs.cancel(job_id)
     return _job(request, record)
 
 
@@ -143,16 +145,18 @@ async def cancel(request: Request, job_id: str) -> dict[str, Any]:
 )
 async def activate(request: Request) -> dict[str, Any]:
     """Switch to a generation; requests in progress end on the one they began with."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, ActivateIn)
-    return await _overview_after(request, partial(held.live.activate, body.generation), held.trials.try_to_follow_trial)
+    return await _overview_after(
+        request, partial(resources.live.activate, body.generation), resources.trials.try_to_follow_trial
+    )
 
 
 @router.post("/rollback", response_model=IndexOut, responses=fails(*_SWITCHES))
 async def rollback(request: Request) -> dict[str, Any]:
     """Switch back to the generation that was active before."""
-    held: Resources = request.state.resources
-    return await _overview_after(request, held.live.rollback, held.trials.try_to_follow_trial)
+    resources: Resources = request.state.resources
+    return await _overview_after(request, resources.live.rollback, resources.trials.try_to_follow_trial)
 
 
 @router.post(
@@ -163,43 +167,43 @@ async def rollback(request: Request) -> dict[str, Any]:
 )
 async def trial(request: Request) -> dict[str, Any]:
     """Load a generation beside the live one: rankings and explanations may ask for it. Nothing else changes."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, ActivateIn)
-    return await _overview_after(request, partial(held.trials.begin, body.generation))
+    return await _overview_after(request, partial(resources.trials.begin, body.generation))
 
 
 @router.post("/trial/end", response_model=IndexOut, responses=fails(*_WRITES))
 async def end_trial(request: Request) -> dict[str, Any]:
     """End the trial, if there is one, and free its memory."""
-    held: Resources = request.state.resources
-    return await _overview_after(request, held.trials.end)
+    resources: Resources = request.state.resources
+    return await _overview_after(request, resources.trials.end)
 
 
 async def _overview_after(request: Request, *steps: Callable[[], object]) -> dict[str, Any]:
     """Take steps on the thread that switches generations; returns what is served then."""
-    held: Resources = request.state.resources
-    with writing(held):
+    resources: Resources = request.state.resources
+    with writing(resources):
         for step in steps:
-            await asyncio.get_running_loop().run_in_executor(held.loader, step)
+            await asyncio.get_running_loop().run_in_executor(resources.loader, step)
     return await _overview(request)
 
 
 async def _overview(request: Request) -> dict[str, Any]:
-    held: Resources = request.state.resources
-    running = await held.jobs.running()
-    return {**await asyncio.to_thread(_generations, held), "job": running and _job(request, running)}
+    resources: Resources = request.state.resources
+    running = await resources.jobs.running()
+    return {**await asyncio.to_thread(_generations, resources), "job": running and _job(request, running)}
 
 
-def _generations(held: Resources) -> dict[str, Any]:
-    current, trial, lease = held.live.current, held.trials.current, held.trials.trial
-    refused = {**held.live.refused, **held.trials.refused}
+def _generations(resources: Resources) -> dict[str, Any]:
+    current, trial, lease = resources.live.current, resources.trials.current, resources.trials.trial
+    refused = {**resources.live.refused, **resources.trials.refused}
     shown = {serving.generation.id for serving in (current, trial) if serving is not None}
     others = []
-    for generation in reversed(held.store.ids()):
+    for generation in reversed(resources.store.ids()):
         if generation in shown:
             continue
         try:
-            others.append(_generation(held.store.manifest(generation)))
+            others.append(_generation(resources.store.manifest(generation)))
         except (FileNotFoundError, GenerationNotFound):
             continue  # removed a moment ago
         except GenerationCorrupt as error:
@@ -212,19 +216,19 @@ def _generations(held: Resources) -> dict[str, Any]:
             **_active(trial),
             "share": lease.share,
             "until": lease.renewed and _time(lease.renewed + LEASE_SECONDS),
-            "memory_bytes": held.trials.bytes,
+            "memory_bytes": resources.trials.bytes,
         }
     )
-    history = held.store.history()
+    history = resources.store.history()
     return {
         "active": current and _active(current),
         "trial": on_trial,
         "others": others,
         "refused": listed,
         "previous": history[-1] if history else None,
-        "writable": os.access(held.store.root, os.W_OK, effective_ids=True),
-        "takes_pools": held.settings.pool_root is not None,
-        "takes_models": held.settings.model_root is not None,
+        "writable": os.access(resources.store.root, os.W_OK, effective_ids=True),
+        "takes_pools": resources.settings.pool_root is not None,
+        "takes_models": resources.settings.model_root is not None,
     }
 
 

@@ -85,10 +85,10 @@ router = APIRouter(tags=["rank"], dependencies=[RANK], route_class=ByHand)
 )
 async def rank(request: Request) -> Response:
     """Rank candidates, sent along or retrieved, against a conversation."""
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     body = await bodies.read(request, RankIn)
-    journey = bodies.journey(request, held.settings, body.timeout_ms)
-    done = await bodies.while_connected(request, answered(request, held, body, journey))
+    journey = bodies.journey(request, resources.settings, body.timeout_ms)
+    done = await bodies.while_connected(request, answered(request, resources, body, journey))
     request.state.account = done.account
     headers = {X_CACHE: done.cache} if done.cache else None
     return Response(completed(request, done), headers=headers, media_type="application/json")
@@ -103,53 +103,53 @@ class Answered(NamedTuple):
     ranking: str | None = None  # its id; None: it is not recorded
 
 
-async def answered(request: Request, held: Resources, body: RankIn, journey: Journey) -> Answered:
+async def answered(request: Request, resources: Resources, body: RankIn, journey: Journey) -> Answered:
     """Rank what a checked body asks for, or take the answer from the cache; record it where the server does."""
-    todo = await bodies.beside(request, partial(to_request, body, held.settings), len(body.candidates or ()))
-    feedback, caller, sided = held.feedback if body.log else None, request.state.principal.name, NO_SIDE
+    todo = await bodies.beside(request, partial(to_request, body, resources.settings), len(body.candidates or ()))
+    feedback, caller, sided = resources.feedback if body.log else None, request.state.principal.name, NO_SIDE
     asked = None if feedback is None else feedback.asked(body.conversation, caller)
-    answer = partial(_answer, request, held, body, todo)
+    answer = partial(_answer, request, resources, body, todo)
     if body.min_revision is not None:
-        done = await answer(await held.updating.reached(body.min_revision, journey), journey)
+        done = await answer(await resources.updating.reached(body.min_revision, journey), journey)
     else:
-        serving = served(held, body.generation)
+        serving = served(resources, body.generation)
         is_free = body.expect is None and "generation" not in body.model_fields_set  # to be answered by either side
-        sharing = held.trials.sharing if is_free and asked is not None else None
+        sharing = resources.trials.sharing if is_free and asked is not None else None
         if feedback is None or asked is None or sharing is None:
             done = await answer(serving, journey)
         else:
             place = feedback.place_of(asked, caller, sharing[0].trial.generation)
-            done, sided = await by_share(*sharing, serving, place, journey, answer, held.metrics)
+            done, sided = await by_share(*sharing, serving, place, journey, answer, resources.metrics)
     if feedback is None or asked is None or not feedback.record(asked, done.answer, body.said(), *sided):
         return done
     return done._replace(ranking=asked.ranking)
 
 
 async def _answer(
-    request: Request, held: Resources, body: RankIn, todo: RankRequest, serving: Serving, journey: Journey
+    request: Request, resources: Resources, body: RankIn, todo: RankRequest, serving: Serving, journey: Journey
 ) -> Answered:
     if body.expect is not None:
         _check_expected(body.expect, serving)
-    key = None if held.results is None else _cache_key(request, held, serving, body)
-    if held.results is not None and key is not None:
-        kept = await held.results.get(key, journey.budget, _is_answer)
+    key = None if resources.results is None else _cache_key(request, resources, serving, body)
+    if resources.results is not None and key is not None:
+        kept = await resources.results.get(key, journey.budget, _is_answer)
         if kept is not None:
             return Answered(kept, "hit", Account(serving.generation.id))
-    ranked = await held.engine_for(serving).rank(serving, todo, journey)
+    ranked = await resources.engine_for(serving).rank(serving, todo, journey)
     ranked = replace(ranked, truncation=with_unread(ranked.truncation, body, todo.conversation))
     letters = sum(len(place.text) for place in ranked.places)
     answer = await bodies.beside(
-        request, partial(_rendered, held, serving, ranked), 2 * len(ranked.places) + letters // 256
+        request, partial(_rendered, resources, serving, ranked), 2 * len(ranked.places) + letters // 256
     )
-    if held.results is not None and key is not None and not ranked.degraded:
-        held.results.put(key, answer)
+    if resources.results is not None and key is not None and not ranked.degraded:
+        resources.results.put(key, answer)
     account = Account(serving.generation.id, ranked.degraded, ranked.seconds)
     return Answered(answer, None if key is None else "miss", account)
 
 
-def served(held: Resources, which: Which) -> Serving:
+def served(resources: Resources, which: Which) -> Serving:
     """Return the generation that a request asks for; raises NotReady or NoTrial where there is none."""
-    return held.trials.require() if which == "trial" else held.live.require()
+    return resources.trials.require() if which == "trial" else resources.live.require()
 
 
 def completed(request: Request, done: Answered) -> bytes:
@@ -238,7 +238,7 @@ def _check_expected(expect: ExpectIn, serving: Serving) -> None:
 _NOT_IN_THE_ANSWER = {"timeout_ms", "expect", "min_revision", "generation", "conversation", "log"}
 
 
-def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn) -> str | None:
+def _cache_key(request: Request, resources: Resources, serving: Serving, body: RankIn) -> str | None:
     """Return the key under which the answer is kept, 64 hexadecimal digits; None: it is not kept.
 
     Callers that may do the same, by their scopes, share answers.
@@ -248,7 +248,7 @@ def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn
         return None
     asked = body.model_dump(mode="json", exclude=_NOT_IN_THE_ANSWER)
     # Each back-end rounds in its own way, and so does each precision, and each calibration for int8.
-    used = [model for model in (serving.ranker, held.runtime.scorer) if model is not None]
+    used = [model for model in (serving.ranker, resources.runtime.scorer) if model is not None]
     models = [(model.fingerprint, model.backend, model.rounding) for model in used]
     # The revision counts the updates, the checksum says which they are: a log from a backup reuses the numbers.
     of = serving.generation.id, serving.snapshot.revision, serving.checksum, models
@@ -256,16 +256,16 @@ def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn
     return sha256(orjson.dumps([scopes, of, asked], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
+def _rendered(resources: Resources, serving: Serving, ranked: Ranked) -> bytes:
     """Render the answer, except for what belongs to this request; a cache may keep it."""
-    held.metrics.observe_rank(ranked.seconds, ranked.looked_at, ranked.degraded, ranked.plan)
+    resources.metrics.observe_rank(ranked.seconds, ranked.looked_at, ranked.degraded, ranked.plan)
     if ranked.plan in ("index", "selector"):
-        held.metrics.certified.labels(str(ranked.exact).lower()).inc()
+        resources.metrics.certified.labels(str(ranked.exact).lower()).inc()
     if ranked.decision is not None:
-        held.metrics.decisions.labels(str(ranked.decision.answer).lower()).inc()
+        resources.metrics.decisions.labels(str(ranked.decision.answer).lower()).inc()
     began = time.perf_counter()
     answer = orjson.dumps(answer_of(serving, ranked))
-    held.metrics.stages["serialize"].observe(time.perf_counter() - began)
+    resources.metrics.stages["serialize"].observe(time.perf_counter() - began)
     return answer
 
 
@@ -309,16 +309,18 @@ class _Entry(NamedTuple):
 async def rank_batch(request: Request) -> Response:
     """Rank several times in one call; `answers` has for each an answer of `POST /rank` or its problem."""
     # All are in progress at the same time, so their contexts share forward passes. Admission counts each.
-    held: Resources = request.state.resources
+    resources: Resources = request.state.resources
     batch = await bodies.read(request, BatchIn)
-    journey = bodies.journey(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
+    journey = bodies.journey(
+        request, resources.settings, batch.timeout_ms
+    )  # a wrong header is not of one ranking alone
     async with journey.in_time():
         # Never on the event loop: a few values can be a hundred mistakes, and each takes its time.
         values = max(request.state.bound, bodies.INLINE_VALUES + 1)
         checked = await bodies.beside(request, partial(_all_checked, batch.requests), values)
     sent = [body for body in checked if isinstance(body, RankIn)]
-    bodies.check_count([candidate for body in sent for candidate in body.candidates or ()], held.settings)
-    ranking = [partial(_entry, request, held, body, batch.timeout_ms, at) for at, body in enumerate(checked)]
+    bodies.check_count([candidate for body in sent for candidate in body.candidates or ()], resources.settings)
+    ranking = [partial(_entry, request, resources, body, batch.timeout_ms, at) for at, body in enumerate(checked)]
     entries = await bodies.while_connected(request, _together(ranking))
     accounts = [entry.account for entry in entries]
     generation = next((account.generation for account in accounts if account.generation), None)
@@ -359,32 +361,32 @@ def _checked(sent: JsonValue, most: int) -> RankIn | RankingError:
 
 
 async def _entry(
-    request: Request, held: Resources, body: RankIn | RankingError, timeout_ms: int | None, at: int
+    request: Request, resources: Resources, body: RankIn | RankingError, timeout_ms: int | None, at: int
 ) -> _Entry:
     """Do one ranking; whatever goes wrong with it is its problem alone. All but the first count anew for the rate."""
     try:
         if at:
-            held.access.spend(request.state.principal)
+            resources.access.spend(request.state.principal)
         if isinstance(body, RankingError):
-            return _refused(request, held, body)
+            return _refused(request, resources, body)
         allowed = [each for each in (timeout_ms, body.timeout_ms) if each is not None]
-        journey = bodies.journey(request, held.settings, min(allowed, default=None))
-        done = await answered(request, held, body, journey)
+        journey = bodies.journey(request, resources.settings, min(allowed, default=None))
+        done = await answered(request, resources, body, journey)
     except RankingError as error:
-        return _refused(request, held, error)
+        return _refused(request, resources, error)
     except Exception as error:
-        return _refused(request, held, shortage_in(error) or RankingError("unexpected"), error)
-    held.metrics.series(held.metrics.batch_entries, str(200)).inc()
+        return _refused(request, resources, shortage_in(error) or RankingError("unexpected"), error)
+    resources.metrics.series(resources.metrics.batch_entries, str(200)).inc()
     return _Entry(200, b'"answer":%s' % completed(request, done), done.account)
 
 
-def _refused(request: Request, held: Resources, error: RankingError, cause: Exception | None = None) -> _Entry:
+def _refused(request: Request, resources: Resources, error: RankingError, cause: Exception | None = None) -> _Entry:
     if error.rejected:
-        held.metrics.count_rejected(error.rejected)
+        resources.metrics.count_rejected(error.rejected)
     if error.status == 500:
         log.error("request %s: a ranking of several failed", request.state.request_id, exc_info=cause or error)
     problem = problems.from_error(error, request.state.request_id)
-    held.metrics.series(held.metrics.batch_entries, str(error.status)).inc()
+    resources.metrics.series(resources.metrics.batch_entries, str(error.status)).inc()
     retry_after = problem.headers.get("retry-after")
     more = b"" if retry_after is None else b',"retry_after":%d' % int(retry_after)
     return _Entry(error.status, b'"problem":%s%s' % (bytes(problem.body), more), Account(refused={error.slug: 1}))

@@ -29,13 +29,13 @@ class Needs:
 
     async def __call__(self, request: Request) -> None:
         """Check one request."""
-        held: Resources = request.state.resources
-        pool = None if self.of == "any pool" else "" if self.of == "server" else held.pool
+        resources: Resources = request.state.resources
+        pool = None if self.of == "any pool" else "" if self.of == "server" else resources.pool
         # The log names also those who are refused.
-        request.state.principal = principal = held.access.identify(credentials(request.headers))
-        held.access.require(principal, self.scope, pool)
+        request.state.principal = principal = resources.access.identify(credentials(request.headers))
+        resources.access.require(principal, self.scope, pool)
         if self.counts:
-            held.access.spend(principal)
+            resources.access.spend(principal)
 
 
 async def anybody(request: Request) -> None:
@@ -45,15 +45,15 @@ async def anybody(request: Request) -> None:
 
 async def pool_needed(request: Request) -> None:
     """Refuse a request whose path names none of the server's pools; raises PoolNotFound."""
-    held: Resources = request.state.resources
-    if held.settings.store and held.live.absent is not None:
-        raise held.live.absent()
+    resources: Resources = request.state.resources
+    if resources.settings.store and resources.live.absent is not None:
+        raise resources.live.absent()
 
 
 async def scraper(request: Request) -> None:
     """Let those through who may read the metrics; their calls do not count against a rate."""
-    held: Resources = request.state.resources
-    if held.settings.metrics_access == "admin":
+    resources: Resources = request.state.resources
+    if resources.settings.metrics_access == "admin":
         await Needs("admin", counts=False, of="server")(request)
     else:
         await anybody(request)

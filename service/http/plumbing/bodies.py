@@ -49,8 +49,8 @@ async def read(request: Request, kind: type[M], values: int = MOST_VALUES) -> M:
     _check_media_type(request)
     body = await _received(request)
     bound = len(body) if len(body) > INLINE_BYTES else sum(map(body.count, (b",", b"[", b"{")))  # those in texts, too
-    held: Resources = request.state.resources
-    most = max(values, CANDIDATE_VALUES * held.settings.max_candidates)
+    resources: Resources = request.state.resources
+    most = max(values, CANDIDATE_VALUES * resources.settings.max_candidates)
     request.state.bound = bound
     return await beside(request, partial(_checked, kind, body, most, bound), bound)
 
@@ -59,10 +59,10 @@ async def beside(request: Request, work: Callable[[], T], values: int) -> T:
     """Do work on what a request holds: beside the event loop unless there are few values, the fewest first."""
     if values <= INLINE_VALUES:
         return work()
-    held: Resources = request.state.resources
-    journey = Journey(time.monotonic() + max(held.settings.max_timeout_ms / 1000, READ_SECONDS))
+    resources: Resources = request.state.resources
+    journey = Journey(time.monotonic() + max(resources.settings.max_timeout_ms / 1000, READ_SECONDS))
     async with journey.in_time():
-        return await held.reading.run(0, values, work, journey)
+        return await resources.reading.run(0, values, work, journey)
 
 
 def _check_media_type(request: Request) -> None:

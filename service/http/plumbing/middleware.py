@@ -95,8 +95,8 @@ class Requests:
         route = getattr(scope.get("route"), "path_format", UNMATCHED)
         method = scope["method"] if scope["method"] in KNOWN_METHODS else "OTHER"
         account: Account = scope["state"]["account"]
-        held = scope["state"].get("resources")
-        (self.metrics if held is None else held.metrics).observe_request(route, method, status, seconds)
+        resources = scope["state"].get("resources")
+        (self.metrics if resources is None else resources.metrics).observe_request(route, method, status, seconds)
         began = time.time_ns() - round(seconds * 1e9)
         trace_id = self.tracing.complete(span, method, route, status, account, began)
         fields = {"request_id": scope["state"]["request_id"], "trace_id": trace_id}
@@ -127,11 +127,11 @@ def _find_pool(scope: Scope) -> PoolNotFound | None:
         if name:
             scope["root_path"] = f"{_POOLS}{name}"
             scope["path"] += "" if slash else "/"
-    held = scope["app"].state.pools.get(name)
-    POOL.set(name if held else "")  # the log holds nothing else that a path says
-    if name and held is None:
+    resources = scope["app"].state.pools.get(name)
+    POOL.set(name if resources else "")  # the log holds nothing else that a path says
+    if name and resources is None:
         return PoolNotFound(name)
-    scope["state"]["resources"] = held  # None before the lifespan begins
+    scope["state"]["resources"] = resources  # None before the lifespan begins
     return None
 
 

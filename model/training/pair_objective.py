@@ -14,8 +14,8 @@ from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.network import Network
 from polyrank.model.inference.passes import FirstStage
 from polyrank.model.inference.torch_backend import TorchBackend
-from polyrank.model.rankers.load import load_late
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.load import load_vector_ranker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.sequences import Pairs
@@ -50,7 +50,7 @@ class PairObjective(Objective[PairEncoder, PairTrainConfig]):
     ) -> None:
         super().__init__(student, config, device, words)
         retriever = self._config.retriever
-        self._retriever = load_late(retriever) if retriever else None
+        self._retriever = load_vector_ranker(retriever) if retriever else None
         self.models = {"retriever": self._retriever} if self._retriever else {}
         poly, backend = self._encoder.poly, TorchBackend(str(device), token_budget=config.chunk_tokens)
         self._first_stage = None if poly is None else FirstStage(Network.of(poly), Compiler(backend))
@@ -158,7 +158,7 @@ def _negatives_of_row(found: Columns, row: int, count: int, draw: random.Random,
     return chosen + draw.sample(others, count - len(chosen))
 
 
-def _retriever_scores(retriever: LateRanker, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tensor:
+def _retriever_scores(retriever: VectorRanker, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tensor:
     made = retriever.represent_candidates(retriever.tokenize_candidates(texts)[0])
     contexts = [retriever.tokenize_context(example.conversation)[0] for example in examples]
     return torch.stack(

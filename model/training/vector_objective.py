@@ -9,13 +9,13 @@ from torch import Tensor
 from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.batching import length_batches
-from polyrank.model.architectures.late import CandidateState, ContextState, InnerTeacher, LateEncoder
+from polyrank.model.architectures.vector import CandidateState, ContextState, InnerTeacher, VectorEncoder
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_teacher
 from polyrank.model.rankers.networks import CrossRanker, NetworkRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.config import InnerTrainConfig, LateTrainConfig, TrainConfig, TwoStageTrainConfig
+from polyrank.model.training.config import InnerTrainConfig, TrainConfig, TwoStageTrainConfig, VectorTrainConfig
 from polyrank.model.training.data import Columns, WordsInLoss, columns
 from polyrank.model.training.objective import (
     Batch,
@@ -38,7 +38,7 @@ Tokens = tuple[list[list[int]], list[list[int]]]
 """Token ids of the contexts and of the candidates of a batch."""
 
 
-class LateObjective(Objective[LateEncoder, LateTrainConfig]):
+class VectorObjective(Objective[VectorEncoder, VectorTrainConfig]):
     """In-batch loss of the scores that place candidates, with distillation where there is a teacher.
 
     Where a second stage places them `first_weight` times the in-batch loss of the first one is added, and
@@ -141,7 +141,7 @@ class LateObjective(Objective[LateEncoder, LateTrainConfig]):
         return ScoredBatch(loss, ranked, gold, allowed, contexts.first)
 
 
-class ApartObjective(LateObjective):
+class ApartObjective(VectorObjective):
     """Cross entropy of the class of each example's context and response."""
 
     def prepare(self, batch: Batch) -> Prepared:
@@ -172,7 +172,7 @@ def _at(candidates: CandidateState, place: int) -> CandidateState:
 
 def _inner_teacher(teacher: NetworkRanker, student: Student) -> InnerTeacher:
     """Return what a teacher shows inside; raises InvalidInput where it does not fit, or reads other tokens."""
-    assert isinstance(student.encoder, LateEncoder)
+    assert isinstance(student.encoder, VectorEncoder)
     shown = student.encoder.inner_teacher(teacher.name, teacher.encoder, student.assembler.tokenizer)
     probe = [_PROBE.turns[0].text]
     if isinstance(teacher, CrossRanker):

@@ -17,20 +17,20 @@ from tiny_training import dialogue, orders, settings, write_first_stage
 import polyrank
 from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.vector import VectorEncoder
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.rankers.load import load_cross
-from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.registry import trainable
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
-from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data import Corpus, WordsInLoss, survey
 from polyrank.model.training.loop import Look, look, selection_batches
 from polyrank.model.training.objective import Batch, Measured, Objective, code_cosine
+from polyrank.model.training.pair_objective import PairObjective
 from polyrank.model.training.student import Student, start
-from polyrank.model.training.together import PairObjective
+from polyrank.model.training.vector_objective import VectorObjective
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ def made(base: Path, **fields: Any) -> tuple[Student, TrainConfig]:
 
 
 def objective(student: Student, config: TrainConfig) -> Objective:
-    kind = PairObjective if config.architecture == "cross" else LateObjective
+    kind = PairObjective if config.architecture == "cross" else VectorObjective
     return kind(student, config, CPU)
 
 
@@ -154,7 +154,7 @@ def test_words_count_in_the_loss_of_a_retriever_as_a_checkpoint_serves_them(
         scores = torch.from_numpy(ranker.score_texts(example.conversation, texts, ranker.statistics(pool)))
         losses.append(-scores.log_softmax(0)[row].item())
     words = WordsInLoss(LexicalScore(EVIDENCE), corpora)
-    found = LateObjective(student, config, CPU, words).measure(Batch(examples, [], random.Random(0)))
+    found = VectorObjective(student, config, CPU, words).measure(Batch(examples, [], random.Random(0)))
     assert found.loss == pytest.approx(sum(losses) / 3, rel=1e-4)
     assert found.loss != pytest.approx(measured(base, examples, architecture=architecture).loss, rel=0.05)
 
@@ -179,7 +179,7 @@ def test_of_gold_replies_that_tie_a_share_is_first(
     """Of n that are all alike 1 / n is first, wherever the gold reply stands; no numbers rank nothing."""
     monkeypatch.setattr(CrossEncoder, "joint_scores", lambda _, batch: torch.full((len(batch.ids),), score))
     monkeypatch.setattr(
-        LateEncoder, "first_scores", lambda _, b, n: torch.full((len(b.first.mask), len(n.first)), score)
+        VectorEncoder, "first_scores", lambda _, b, n: torch.full((len(b.first.mask), len(n.first)), score)
     )
     examples = [dialogue("w1", "w2"), dialogue("w5 w6", "w3 w9"), dialogue("w7", "w8")]
     found = measured(base, examples, architecture=architecture)
@@ -197,7 +197,7 @@ def test_a_teachers_share_of_the_loss(base: Path, tmp_path: Path, architecture: 
     student, config = made(base, teacher=str(tmp_path / "teacher"), teacher_weight=weight)
     student.save(tmp_path / "student", {})
     ranker = polyrank.load(tmp_path / "student")
-    assert isinstance(ranker, LateRanker)
+    assert isinstance(ranker, VectorRanker)
     alone = measured(base, examples).loss
     taught = 0.0
     for example in examples:
@@ -207,7 +207,7 @@ def test_a_teachers_share_of_the_loss(base: Path, tmp_path: Path, architecture: 
             for each in (teacher, ranker)
         )
         taught += float((p.exp() * (p - q)).sum()) / 2
-    found = LateObjective(student, config, CPU).measure(Batch(examples, [], random.Random(0)))
+    found = VectorObjective(student, config, CPU).measure(Batch(examples, [], random.Random(0)))
     assert found.loss == pytest.approx((1 - weight) * alone + weight * taught, rel=1e-4)
     assert abs(taught - alone) > 0.01
 
@@ -216,7 +216,7 @@ def test_a_teacher_does_not_learn(base: Path, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "teacher", 9, architecture="cross")
     student, config = made(base, teacher=str(tmp_path / "teacher"))
     examples = [dialogue("w1 w2", "w4", "w6"), dialogue("w9", "w10", "w1")]
-    taught = LateObjective(student, config, CPU)
+    taught = VectorObjective(student, config, CPU)
     taught.step(Batch(examples, [], random.Random(0)), lambda each: each.backward())
     assert all(each.grad is None for each in taught.models["teacher"].encoder.parameters())
 

@@ -58,7 +58,7 @@ class InnerTeacher(Protocol):
         """
 
 
-class LateEncoder(nn.Module):
+class VectorEncoder(nn.Module):
     """Encodes contexts and candidates apart, so that candidates can be encoded ahead (Humeau et al. 4.2).
 
     A back-end runs the transformer of a side and its `..._outputs`. What follows has no weights and reads the config
