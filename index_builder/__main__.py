@@ -58,20 +58,20 @@ class _Reporter:
         self._cancelled = True
         raise _Cancelled
 
-    def __call__(self, stage: str, done: int, total: int | None) -> None:
+    def __call__(self, stage: str, count: int, total: int | None) -> None:
         if self._cancelled:
             raise _Cancelled
         if stage in PUBLISHING:
             _handle_signals(signal.SIG_IGN)  # a cancelled job must not leave a generation that others see
         now = time.monotonic()
         if stage not in self._stage_began:
-            self._stage_began[stage] = now, done
+            self._stage_began[stage] = now, count
         elif now - self._reported < _REPORT_SECONDS:
             return
         began, first = self._stage_began[stage]
-        rate = (done - first) / (now - began) if done > first and now > began else None
-        eta = (total - done) / rate if rate and total is not None else None
-        self.record = self.record.evolve(stage=stage, done=done, total=total, rate=rate, eta_seconds=eta)
+        rate = (count - first) / (now - began) if count > first and now > began else None
+        eta = (total - count) / rate if rate and total is not None else None
+        self.record = self.record.evolve(stage=stage, done=count, total=total, rate=rate, eta_seconds=eta)
         with suppress(StoreBusy):  # progress is told the next time
             self._jobs.update(self.record)
         self._reported = now
@@ -95,19 +95,19 @@ def main() -> int:
 def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     os.nice(_NICENESS)
     ended = threading.Event()
-    watched = (jobs, reporter.record.id, ended)
+    arguments = (jobs, reporter.record.id, ended)
     try:
         _handle_signals(reporter.cancel)
-        threading.Thread(target=_watch_for_withdrawal, args=watched, name="withdrawal", daemon=True).start()
+        threading.Thread(target=_watch_for_withdrawal, args=arguments, name="withdrawal", daemon=True).start()
         generation, notes = _generation(reporter.record.request, root, reporter)
     except _Cancelled:
         final = reporter.record.finish(CANCELLED)
     except RankingError as error:
-        final = reporter.record.finish(FAILED, error=_told(error, reporter.record.request))
+        final = reporter.record.finish(FAILED, error=_message(error, reporter.record.request))
     except Exception as error:
-        failed = reporter.record.finish(FAILED, error=f"{type(error).__name__}: {error}")
+        record = reporter.record.finish(FAILED, error=f"{type(error).__name__}: {error}")
         with suppress(StoreBusy):  # the error says more
-            jobs.update(failed, within_seconds=_END_WITHIN_SECONDS)
+            jobs.update(record, within_seconds=_END_WITHIN_SECONDS)
         raise
     else:
         final = reporter.record.evolve(notes=notes).finish(SUCCEEDED, generation=generation)
@@ -118,7 +118,7 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     return 0 if final.state == SUCCEEDED else 1
 
 
-def _told(error: RankingError, request: JobRequest) -> str:
+def _message(error: RankingError, request: JobRequest) -> str:
     """Return what went wrong, with the name of the model that was asked for in place of where it lies."""
     from polyrank.model.checkpoint.lookup import called  # takes a while to import
 
@@ -154,7 +154,7 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[
             options, parts = replace(options, dtype=active.dtype), len(active.parts)
         result = build(encoder, pool, root, options, parts=parts, progress=progress)
         fields = pool.fields.lines()
-    notes = [*fields, *result.said_of_taken, *result.notes]
+    notes = [*fields, *result.reuse_notes, *result.notes]
     with suppress(BrokenPipeError):  # the server that would log it may be gone
         sys.stderr.writelines(f"{note}\n" for note in notes)
     return result.generation, notes

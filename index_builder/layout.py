@@ -61,17 +61,17 @@ def why_no_store(root: Path) -> str | None:
 
 def entries(generations: Path) -> Entries:
     """Sort the entries of the directory, which may be missing."""
-    found = Entries()
+    contents = Entries()
     for path in sorted(generations.iterdir()) if generations.is_dir() else []:
         if (reason := _why_stray(path)) is not None:
-            found.strays.append(Stray(path, reason))
+            contents.strays.append(Stray(path, reason))
         elif path.name.startswith(TEMPORARY_PREFIX):
-            found.temporary.append(path)
+            contents.temporary.append(path)
         elif path.name.startswith(JOURNAL_PREFIX):
-            found.journals.append(path)
+            contents.journals.append(path)
         else:
-            found.published.append(path.name)
-    return found
+            contents.published.append(path.name)
+    return contents
 
 
 def why_not_plain(path: Path, *, is_directory: bool) -> str | None:
@@ -102,18 +102,18 @@ def is_time_id(text: str) -> bool:
         return False
 
 
-def new_time_id(taken: Sequence[str], digits: str) -> str:
+def new_time_id(ids: Sequence[str], digits: str) -> str:
     """Make an id that sorts after every one that is taken, even if the clock was set back.
 
     Raises BuildError if one is taken that none can follow: the last ones of the year 9998.
     """
     now = datetime.now(UTC)
-    if taken:
-        now = max(now, _time_of(max(taken)) + timedelta(microseconds=1))
-    made = f"{stamp(now)}-{digits}"
-    if not is_time_id(made):
-        raise BuildError(f"no id can follow {max(taken)}; the clock was wrong when it was made: remove it")
-    return made
+    if ids:
+        now = max(now, _time_of(max(ids)) + timedelta(microseconds=1))
+    new_id = f"{stamp(now)}-{digits}"
+    if not is_time_id(new_id):
+        raise BuildError(f"no id can follow {max(ids)}; the clock was wrong when it was made: remove it")
+    return new_id
 
 
 def stamp(time: datetime) -> str:

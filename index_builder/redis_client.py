@@ -23,7 +23,7 @@ BUILDING_TIMEOUT_SECONDS = 5.0
 DIGEST_BYTES = 16
 LEAST_SECRET_LETTERS = 16
 
-_MOST_SAID = 300  # letters of an error
+_MOST_LETTERS = 300  # letters of an error
 _SENSELESS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 Client: TypeAlias = "redis.Redis"
@@ -43,12 +43,12 @@ class Seal:
     def sealed(self, key: bytes, value: bytes) -> bytes:
         return value if self._begun is None else value + self._digest(key, value)
 
-    def opened(self, key: bytes, found: bytes) -> bytes:
-        """Return the value in what was found under the key; b"", which no value is, where it was not sealed so."""
+    def opened(self, key: bytes, sealed_value: bytes) -> bytes:
+        """Return the value in what lies under the key; b"", which no value is, where it was not sealed so."""
         if self._begun is None:
-            return found
-        value = found[:-DIGEST_BYTES]
-        return value if compare_digest(self._digest(key, value), found[-DIGEST_BYTES:]) else b""
+            return sealed_value
+        value = sealed_value[:-DIGEST_BYTES]
+        return value if compare_digest(self._digest(key, value), sealed_value[-DIGEST_BYTES:]) else b""
 
     def _digest(self, key: bytes, value: bytes) -> bytes:
         assert self._begun is not None, "there is a secret"
@@ -60,13 +60,13 @@ class Seal:
 def _parted(url: str) -> tuple[str, str]:
     """Part a URL into what redis-py is given and the secret, "" where it names none; errors as `Seal`."""
     address, _, query = url.partition("?")
-    given = parse_qsl(query, keep_blank_values=True)
-    secrets = [value for name, value in given if name == "secret"]
+    parameters = parse_qsl(query, keep_blank_values=True)
+    secrets = [value for name, value in parameters if name == "secret"]
     if "&secret=" in address:  # redis-py would take it for a part of the database's number, and ignore it
         raise StoreUnavailable("the secret in the Redis URL belongs behind a question mark: redis://HOST/0?secret=...")
     if secrets and len(secrets[-1]) < LEAST_SECRET_LETTERS:
         raise StoreUnavailable(f"the secret in the Redis URL must have {LEAST_SECRET_LETTERS} characters or more")
-    others = [(name, value) for name, value in given if name != "secret"]
+    others = [(name, value) for name, value in parameters if name != "secret"]
     return f"{address}?{urlencode(others)}" if others else address, secrets[-1] if secrets else ""
 
 
@@ -133,6 +133,6 @@ def translated() -> Iterator[None]:
             "Redis is full (maxmemory): give it more memory, or remove old generations with polyrank store gc --redis"
         ) from error
     except redis.RedisError as error:
-        raise StoreUnavailable(f"Redis failed: {error}"[:_MOST_SAID]) from error
+        raise StoreUnavailable(f"Redis failed: {error}"[:_MOST_LETTERS]) from error
     except _SENSELESS as error:  # redis-py, when an answer has another shape
-        raise StoreUnavailable(f"Redis failed: its answer makes no sense: {error}"[:_MOST_SAID]) from error
+        raise StoreUnavailable(f"Redis failed: its answer makes no sense: {error}"[:_MOST_LETTERS]) from error

@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from polyrank.index_builder.convert.conversion import Converted, convert
+from polyrank.index_builder.convert.conversion import Conversion, convert
 from polyrank.index_builder.convert.kinds import kinds_of
 from polyrank.index_builder.convert.maps import shipped
-from polyrank.index_builder.convert.talks import Asked
+from polyrank.index_builder.convert.talks import ConvertOptions
 
 SHAREGPT: list[dict[str, Any]] = [
     {
@@ -114,10 +114,10 @@ def beir(folder: Path) -> Path:
     return folder
 
 
-def converted(folder: Path, *files: Path, form: str | None = None, columns: Any = None, **asked: Any) -> Converted:
+def converted(folder: Path, *files: Path, form: str | None = None, columns: Any = None, **asked: Any) -> Conversion:
     """Convert files into the folder's `out`, by the map of that name or by the one that fits."""
     found = kinds_of(files, shipped()[form] if form else None, columns or {})
-    return convert(found, folder / "out", Asked(**asked), lambda *_: None)
+    return convert(found, folder / "out", ConvertOptions(**asked), lambda *_: None)
 
 
 def written(folder: Path, name: str = "dialogues") -> list[dict[str, Any]]:

@@ -28,8 +28,8 @@ from polyrank.index_builder.errors import (
     NothingToCompact,
     SwitchOvertaken,
 )
-from polyrank.index_builder.generation.candidates import CandidateWriter, interleaved
-from polyrank.index_builder.generation.generation import CANDIDATES_FILE, Generation
+from polyrank.index_builder.generation.candidates import CANDIDATES_FILE, CandidateWriter, interleaved
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import Slots, ranges
 from polyrank.index_builder.index.choice import IndexSpec, choose_index
@@ -56,18 +56,18 @@ def compact(
     with _opened(store) as source:
         if source.snapshots[0].revision == source.old.revision:
             raise NothingToCompact(f"generation {source.old.id} was not updated")
-        counts_words = source.opened[0].words is not None
-        taken = []
+        counts_words = source.generations[0].words is not None
+        parts = []
         for part, snapshot in enumerate(source.snapshots):
             if not snapshot.count:
                 if len(source.snapshots) == 1:
                     raise NothingToCompact(f"generation {source.old.id} is empty")
-                cut = "cut the pool into fewer parts before, with polyrank shards move"
-                raise NothingToCompact(f"part {snapshot.slots.name} has no candidate left; {cut}")
+                advice = "cut the pool into fewer parts before, with polyrank shards move"
+                raise NothingToCompact(f"part {snapshot.slots.name} has no candidate left; {advice}")
             may_stay = len(source.snapshots) > 1 and not counts_words
-            taken.append(source.kept(part) if may_stay and source.is_same(part) else source.taken(snapshot.slots))
-        built = source.copied(taken, options, StageClock(progress), replaces=True)
-    return replace(built, counted=built.count) if counts_words else built
+            parts.append(source.whole(part) if may_stay and source.is_same(part) else source.rows_of(snapshot.slots))
+        result = source.copied(parts, options, StageClock(progress), replaces=True)
+    return replace(result, counted=result.count) if counts_words else result
 
 
 def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnProgress = no_progress) -> BuildResult:
@@ -80,14 +80,14 @@ def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnP
     with _opened(GenerationStore(root)) as source:
         if [part.slots for part in source.old.parts] == ranges(shards):
             raise InvalidInput(f"{root} is cut into {shards} parts already")
-        taken = []
+        parts = []
         for slots in ranges(shards):
-            taken.append(source.taken(slots))
-            if not len(taken[-1].rows):
+            parts.append(source.rows_of(slots))
+            if not len(parts[-1].rows):
                 raise InvalidInput(f"the pool has too few candidates: the part {slots.name} would be empty")
-        words = source.opened[0].words
+        words = source.generations[0].words
         statistics = None if words is None else words.table.statistics
-        return source.copied(taken, BuildOptions(redis_url=redis_url), StageClock(progress), statistics, replaces=False)
+        return source.copied(parts, BuildOptions(redis_url=redis_url), StageClock(progress), statistics, replaces=False)
 
 
 @contextmanager
@@ -100,11 +100,11 @@ def updated_pool(store: GenerationStore, generation: str) -> Iterator[tuple[int,
     with _opened(store) as source:
         if source.old.id != generation:
             raise SwitchOvertaken(generation, source.old.id)
-        yield source.revision, source.candidates(source.taken(ranges(1)[0]))
+        yield source.revision, source.candidates(source.rows_of(ranges(1)[0]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Taken:
+class _PartRows:
     """The rows that a part takes, in the order of the pool."""
 
     slots: Slots
@@ -112,7 +112,7 @@ class _Taken:
     sources: NDArray[np.int64]  # from which of the snapshots each comes, (N,)
     rows: NDArray[np.int64]
     order: NDArray[np.int64]  # their places in the pool, (N,), ascending
-    kept: Generation | None = None  # the part that is taken as it is; None: it is built of the rows
+    earlier: Generation | None = None  # the part that is taken as it is; None: it is built of the rows
 
 
 @contextmanager
@@ -133,10 +133,10 @@ class _Source:
 
     def __init__(self, store: GenerationStore, old: Manifest, stack: ExitStack) -> None:
         self._store, self.old = store, old
-        self.opened = [stack.enter_context(closing(each)) for each in store.open_parts(old.id)]
+        self.generations = [stack.enter_context(closing(each)) for each in store.open_parts(old.id)]
         with store.updates.writing():  # no update may come between the two
-            self.snapshots, self.revision = store.snapshots(self.opened), store.updates.highest()
-        for each in self.opened:
+            self.snapshots, self.revision = store.snapshots(self.generations), store.updates.highest()
+        for each in self.generations:
             if not each.embeddings.is_whole:
                 raise MatrixMissing(each.manifest.id)
 
@@ -144,22 +144,22 @@ class _Source:
         """Whether no update has changed a part, given by its number."""
         return not len(self.snapshots[part].removed) and not len(self.snapshots[part].added)
 
-    def kept(self, part: int) -> _Taken:
-        opened, none = self.opened[part], np.empty(0, np.int64)
-        return _Taken(self.snapshots[part].slots, opened.manifest, none, none, none, opened)
+    def whole(self, part: int) -> _PartRows:
+        generation, none = self.generations[part], np.empty(0, np.int64)
+        return _PartRows(self.snapshots[part].slots, generation.manifest, none, none, none, generation)
 
-    def taken(self, slots: Slots) -> _Taken:
-        found = [each.rows_within(slots) for each in self.snapshots]
-        order = np.concatenate([each.order(rows) for each, rows in zip(self.snapshots, found, strict=True)])
+    def rows_of(self, slots: Slots) -> _PartRows:
+        by_snapshot = [each.rows_within(slots) for each in self.snapshots]
+        order = np.concatenate([each.order(rows) for each, rows in zip(self.snapshots, by_snapshot, strict=True)])
         by_order = np.argsort(order)
-        sources = np.repeat(np.arange(len(found)), [len(rows) for rows in found])[by_order]
-        same = [each.manifest for each in self.opened if each.manifest.parts[0].slots == slots]
-        like = (same or [self.opened[0].manifest])[0]
-        return _Taken(slots, like, sources, np.concatenate(found)[by_order], order[by_order])
+        sources = np.repeat(np.arange(len(by_snapshot)), [len(rows) for rows in by_snapshot])[by_order]
+        same = [each.manifest for each in self.generations if each.manifest.parts[0].slots == slots]
+        like = (same or [self.generations[0].manifest])[0]
+        return _PartRows(slots, like, sources, np.concatenate(by_snapshot)[by_order], order[by_order])
 
     def copied(
         self,
-        taken: Sequence[_Taken],
+        parts: Sequence[_PartRows],
         options: BuildOptions,
         clock: StageClock,
         statistics: Statistics | None = None,
@@ -169,18 +169,18 @@ class _Source:
         """Make a generation of these parts, and put it in the place of the active one."""
 
         def fill(directory: Path, _log: Path, clock: StageClock) -> Filled:
-            done, total = 0, sum(len(each.rows) for each in taken)
-            for part, each in enumerate(taken):
-                clock("read", done, total)
-                if len(taken) == 1:
+            count, total = 0, sum(len(each.rows) for each in parts)
+            for part, each in enumerate(parts):
+                clock("read", count, total)
+                if len(parts) == 1:
                     with CandidateWriter(directory / CANDIDATES_FILE) as table:
                         for candidate in self.candidates(each):
                             table.add(candidate)
-                elif each.kept is None:
+                elif each.earlier is None:
                     write_part(directory, part, self.candidates(each), each.order)
-                done += len(each.rows)
+                count += len(each.rows)
             return Filled(
-                parts=[self._plan(each) for each in taken],
+                parts=[self._plan(each) for each in parts],
                 order_end=max(each.order_end for each in self.snapshots),
                 revision=self.revision,
                 statistics=statistics,
@@ -189,27 +189,27 @@ class _Source:
             )
 
         options = replace(options, dtype=self.old.dtype, min_recall=self.old.min_recall)
-        return make(self._store, ModelFiles(self.opened[0]), options, fill, clock)
+        return make(self._store, ModelFiles(self.generations[0]), options, fill, clock)
 
-    def _plan(self, taken: _Taken) -> PartPlan:
-        if taken.kept is not None:
-            return PartPlan(taken.slots, None, kept=taken.kept)
-        return PartPlan(taken.slots, partial(self._vectors, taken), chosen_again(taken.like, len(taken.rows)))
+    def _plan(self, part: _PartRows) -> PartPlan:
+        if part.earlier is not None:
+            return PartPlan(part.slots, None, earlier=part.earlier)
+        return PartPlan(part.slots, partial(self._vectors, part), chosen_again(part.like, len(part.rows)))
 
-    def candidates(self, taken: _Taken) -> Iterator[Candidate]:
-        for start in range(0, len(taken.rows), BATCH_ROWS):
-            of, rows = taken.sources[start : start + BATCH_ROWS], taken.rows[start : start + BATCH_ROWS]
+    def candidates(self, part: _PartRows) -> Iterator[Candidate]:
+        for start in range(0, len(part.rows), BATCH_ROWS):
+            of, rows = part.sources[start : start + BATCH_ROWS], part.rows[start : start + BATCH_ROWS]
             yield from interleaved([each.candidates(rows[of == at]) for at, each in enumerate(self.snapshots)], of)
 
     def _vectors(
-        self, taken: _Taken, chunks: Iterator[ChunkTexts], _on_done: Callable[[int], None]
+        self, part: _PartRows, chunks: Iterator[ChunkTexts], _on_done: Callable[[int], None]
     ) -> Iterator[EncodedChunk]:
         """A `VectorSource` once the part is given."""
         for chunk in chunks:
             here = list(chunk.rows)
-            of, rows = taken.sources[here], taken.rows[here]
-            made = [each.representations(rows[of == at]) for at, each in enumerate(self.snapshots)]
-            yield EncodedChunk(chunk, Representations.interleaved(made, of), 0)
+            of, rows = part.sources[here], part.rows[here]
+            by_snapshot = [each.representations(rows[of == at]) for at, each in enumerate(self.snapshots)]
+            yield EncodedChunk(chunk, Representations.interleaved(by_snapshot, of), 0)
 
 
 class ModelFiles:

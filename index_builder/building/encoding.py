@@ -20,12 +20,16 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.building.stages import OnProgress
 from polyrank.index_builder.errors import BuildError
-from polyrank.index_builder.generation.candidates import CandidateTable, FindTexts, KnownTexts, TextIndex
-from polyrank.index_builder.generation.generation import CANDIDATES_FILE
+from polyrank.index_builder.generation.candidates import (
+    CANDIDATES_FILE,
+    CandidateTable,
+    FindTexts,
+    KnownTexts,
+    TextIndex,
+)
 from polyrank.index_builder.store.leftovers import Chunk, Journal, Leftover, content_digest, journal_of, source_digest
-from polyrank.index_builder.vectors.blocks import fits
-from polyrank.index_builder.vectors.encoder import Model, TextEncoder, rounded_all
-from polyrank.index_builder.vectors.local import EmbeddingsWriter, LeftBlocks, written
+from polyrank.index_builder.vectors.encoder import Model, TextEncoder
+from polyrank.index_builder.vectors.local import EmbeddingsWriter, LeftBlocks, rounded_all, written
 from polyrank.model.durable import sync_directory
 from polyrank.model.representations import Representations
 
@@ -50,7 +54,7 @@ class EncodedChunk(NamedTuple):
     """What was made of a chunk, of any floating dtype, and how many of its texts were cut."""
 
     chunk: ChunkTexts
-    made: Representations
+    representations: Representations
     truncated: int
 
 
@@ -79,7 +83,7 @@ class Encodings:
         attempts: how many builds, this one included, have worked on the chunks.
         truncated: texts cut to the model's length.
         encoded: texts that the source was asked for.
-        taken: rows with a text of `stored`, which finds what an earlier generation has; None: nothing is taken.
+        reused: rows with a text of `stored`, which finds what an earlier generation has; None: nothing is reused.
     """
 
     def __init__(self, directory: Path, leftover: Leftover | None, stored: FindTexts | None = None) -> None:
@@ -87,7 +91,7 @@ class Encodings:
         self._before, self._left = (0, list[Chunk]()) if leftover is None else leftover.journal()
         self._journal: Journal | None = None
         self.attempts, self.truncated, self.resumed = 1, 0, 0
-        self.encoded = self.taken = 0
+        self.encoded = self.reused = 0
 
     def left_of(self, part: str) -> tuple[Path, list[Chunk]] | None:
         """The matrix that a killed build has left of a part, and the chunks in it; None: it has left none."""
@@ -153,10 +157,10 @@ def _fill(
     assembly: "_Assembly", table: CandidateTable, source: VectorSource, find: FindTexts, clock: OnProgress
 ) -> None:
     """Write what the source makes of all rows that the assembly lacks."""
-    made, total = assembly.rows, len(table)  # a source that reads ahead has made more than was written
-    texts, planned = TextIndex(assembly.directory, table), deque[_Plan]()
+    rows_made, total = assembly.rows, len(table)  # a source that reads ahead has made more than was written
+    texts, plans = TextIndex(assembly.directory, table), deque[_Plan]()
 
-    def asked() -> Iterator[ChunkTexts]:
+    def open_chunks() -> Iterator[ChunkTexts]:
         start = 0
         for place, (ids, own) in enumerate(table.batches()):
             chunk = ChunkTexts(start, ids, own, range(start, start + len(ids)))
@@ -164,28 +168,28 @@ def _fill(
             if place < assembly.chunks:
                 continue
             plan = _plan(chunk, texts, find, assembly.stored)
-            if plan.new or planned:  # behind a chunk that is not written yet, one text is asked for in vain
-                planned.append(plan)
+            if plan.new or plans:  # behind a chunk that is not written yet, one text is asked for in vain
+                plans.append(plan)
                 yield chunk.only(plan.new or [0])
             else:
                 write(None, plan)
 
     def write(encoded: EncodedChunk | None, plan: _Plan) -> None:
-        nonlocal made
+        nonlocal rows_made
         clock("append", assembly.rows, total)
         assembly.append(encoded, plan)
-        made = max(made, assembly.rows)
+        rows_made = max(rows_made, assembly.rows)
         if assembly.rows < total:
-            clock("encode", made, total)
+            clock("encode", rows_made, total)
 
     def on_done(rows: int) -> None:
-        nonlocal made
-        made += rows
-        clock("encode", made, total)
+        nonlocal rows_made
+        rows_made += rows
+        clock("encode", rows_made, total)
 
-    clock("encode", made, total)
-    for encoded in source(asked(), on_done):
-        write(encoded, planned.popleft())
+    clock("encode", rows_made, total)
+    for encoded in source(open_chunks(), on_done):
+        write(encoded, plans.popleft())
     if assembly.rows != total:
         raise BuildError(f"vectors of {assembly.rows} candidates were made, not of all {total}")
 
@@ -197,8 +201,8 @@ class _Plan:
     chunk: ChunkTexts
     earlier: NDArray[np.int64]  # positions of texts that a row before the chunk has, and `rows`, the first of these
     rows: NDArray[np.int64]
-    known: KnownTexts  # texts that a part before has, and `taken`, those of an earlier generation
-    taken: KnownTexts
+    in_parts: KnownTexts  # texts that a part before has, and `in_store`, those of an earlier generation
+    in_store: KnownTexts
     new: list[int]  # positions of the texts to encode, each once, in the order of the rows
     of_new: dict[int, int]  # for each position that is none of these, which of the new texts it has
 
@@ -206,29 +210,29 @@ class _Plan:
         """Put together what was made of the new texts, of the earlier rows and of the known texts."""
         places, start = np.empty(len(self.chunk.ids), np.int64), len(self.new)
         places[list(self.of_new)] = list(self.of_new.values())
-        for positions in (self.earlier, self.known.positions, self.taken.positions):
+        for positions in (self.earlier, self.in_parts.positions, self.in_store.positions):
             places[positions] = start + np.arange(len(positions))
             start += len(positions)
-        parts = (new, earlier, self.known.made, self.taken.made)
+        parts = (new, earlier, self.in_parts.representations, self.in_store.representations)
         return Representations.join([part for part in parts if len(part.first)]).take(places)
 
 
 def _plan(chunk: ChunkTexts, texts: TextIndex, find: FindTexts, stored: FindTexts) -> _Plan:
     first = texts.first_rows(chunk.texts)
     is_earlier = (first >= 0) & (first < chunk.start)
-    known, is_open = find(chunk.texts), ~is_earlier
-    is_open[known.positions] = False
-    is_earlier[known.positions] = False
-    left = np.flatnonzero(is_open)
-    places, made = stored([chunk.texts[at] for at in left.tolist()])
-    taken = KnownTexts(left[places], made)
-    is_open[taken.positions] = False
+    in_parts, is_open = find(chunk.texts), ~is_earlier
+    is_open[in_parts.positions] = False
+    is_earlier[in_parts.positions] = False
+    open_places = np.flatnonzero(is_open)
+    places, representations = stored([chunk.texts[at] for at in open_places.tolist()])
+    in_store = KnownTexts(open_places[places], representations)
+    is_open[in_store.positions] = False
     first_at: dict[str, int] = {}
-    for at in (asked := np.flatnonzero(is_open).tolist()):
+    for at in (to_encode := np.flatnonzero(is_open).tolist()):
         first_at.setdefault(chunk.texts[at], at)
     new, number = [*first_at.values()], {text: place for place, text in enumerate(first_at)}
-    of_new = {at: number[chunk.texts[at]] for at in asked}
-    return _Plan(chunk, np.flatnonzero(is_earlier), first[is_earlier], known, taken, new, of_new)
+    of_new = {at: number[chunk.texts[at]] for at in to_encode}
+    return _Plan(chunk, np.flatnonzero(is_earlier), first[is_earlier], in_parts, in_store, new, of_new)
 
 
 class _Assembly:
@@ -256,70 +260,70 @@ class _Assembly:
     def append(self, encoded: EncodedChunk | None, plan: _Plan) -> None:
         """Write the next chunk, and note it when it is on the disk; None: nothing was encoded for it."""
         chunk = plan.chunk
-        truncated = self._cut([chunk.texts[at] for at in plan.taken.positions.tolist()])
+        truncated = self._count_cut([chunk.texts[at] for at in plan.in_store.positions.tolist()])
         if encoded is not None and encoded.chunk.start != self.rows:
             raise BuildError(f"the chunk from row {encoded.chunk.start} came where that from row {self.rows} was due")
         new = Representations.none(self._model.dim, self._model.late_rows)
         if encoded is not None:
             self._work.encoded += len(encoded.chunk.texts)
             if plan.new:
-                new = _stored(encoded.made, len(plan.new), self._model, self._dtype)
+                new = _stored(encoded.representations, len(plan.new), self._model, self._dtype)
                 truncated += encoded.truncated
-        self._work.taken += len(plan.taken.positions)
-        stored = plan.whole(new, self._written(plan.rows))
-        self._matrix.put_many(chunk.ids, stored)
+        self._work.reused += len(plan.in_store.positions)
+        vectors = plan.whole(new, self._written(plan.rows))
+        self._matrix.put_many(chunk.ids, vectors)
         self._matrix.sync()
-        noted = self._described(chunk.ids, chunk.texts, stored, truncated)
+        entry = self._chunk_of(chunk.ids, chunk.texts, vectors, truncated)
         if not self.chunks:
             sync_directory(self.directory)
-        self._work.note([noted])
-        self.chunks, self.rows = self.chunks + 1, self.rows + noted.rows
+        self._work.note([entry])
+        self.chunks, self.rows = self.chunks + 1, self.rows + entry.rows
 
-    def _cut(self, taken: Sequence[str]) -> int:
+    def _count_cut(self, texts: Sequence[str]) -> int:
         """Count the texts that the model cuts, each once, as where they are encoded."""
-        if not taken or not isinstance(self._model, TextEncoder):
+        if not texts or not isinstance(self._model, TextEncoder):
             return 0
-        return self._model.tokenize_candidates([*dict.fromkeys(taken)])[1]
+        return self._model.tokenize_candidates([*dict.fromkeys(texts)])[1]
 
     def take_over(self, table: CandidateTable, clock: OnProgress) -> None:
         """Copy a killed build's chunks, up to the first that does not fit the model, dtype or table."""
-        taken = list[Chunk]()
-        if (left := self._work.left_of(self._part)) is not None:
-            taken = self._copied(*left, table, clock)
+        chunks = list[Chunk]()
+        if (leftover := self._work.left_of(self._part)) is not None:
+            chunks = self._copied(*leftover, table, clock)
             self._matrix.sync()
             sync_directory(self.directory)
-        self.chunks, self.rows = len(taken), sum(chunk.rows for chunk in taken)
-        self._work.take_over(self._part, taken, is_whole=self.rows == len(table))
+        self.chunks, self.rows = len(chunks), sum(chunk.rows for chunk in chunks)
+        self._work.take_over(self._part, chunks, is_whole=self.rows == len(table))
 
     def _copied(self, matrix: Path, chunks: Sequence[Chunk], table: CandidateTable, clock: OnProgress) -> list[Chunk]:
         copied, rows, total = list[Chunk](), 0, sum(chunk.rows for chunk in chunks)
         with (
             suppress(FileNotFoundError),
-            closing(LeftBlocks(matrix, self._model.dim, self._model.late_rows, self._dtype)) as left,
+            closing(LeftBlocks(matrix, self._model.dim, self._model.late_rows, self._dtype)) as blocks,
         ):
             for chunk, (ids, texts) in zip(chunks, table.batches(), strict=False):
                 clock("resume", rows, total)
-                made = left.read(len(ids))
-                if made is None or chunk != self._described(ids, texts, made, chunk.truncated):
+                vectors = blocks.read(len(ids))
+                if vectors is None or chunk != self._chunk_of(ids, texts, vectors, chunk.truncated):
                     break
-                self._matrix.put_many(ids, made)
+                self._matrix.put_many(ids, vectors)
                 copied.append(chunk)
                 rows += chunk.rows
         return copied
 
-    def _described(self, ids: Sequence[str], texts: Sequence[str], made: Representations, truncated: int) -> Chunk:
+    def _chunk_of(self, ids: Sequence[str], texts: Sequence[str], vectors: Representations, truncated: int) -> Chunk:
         model = self._model
         source = source_digest(model.fingerprint, (model.backend, model.rounding), self._dtype, ids, texts)
-        return Chunk(self._part, len(ids), truncated, source, content_digest(made, truncated))
+        return Chunk(self._part, len(ids), truncated, source, content_digest(vectors, truncated))
 
 
-def _stored(made: Representations, count: int, model: Model, dtype: str) -> Representations:
+def _stored(vectors: Representations, count: int, model: Model, dtype: str) -> Representations:
     """What was made of so many candidates as the files hold it: in their dtype, one row after the other."""
-    if made.first.shape != (count, model.dim):
-        raise BuildError(f"the model gave vectors of shape {made.first.shape}, not {(count, model.dim)}")
-    if not fits(made, model.late_rows):
+    if vectors.first.shape != (count, model.dim):
+        raise BuildError(f"the model gave vectors of shape {vectors.first.shape}, not {(count, model.dim)}")
+    if not vectors.fits(model.late_rows):
         raise BuildError("the model gave other rows for its second stage than it says it has")
-    first, late, counts = rounded_all(made, dtype)
+    first, late, counts = rounded_all(vectors, dtype)
     if late is None or counts is None:
         return Representations(np.ascontiguousarray(first))
     return Representations(np.ascontiguousarray(first), np.ascontiguousarray(late), counts.astype(np.int64))

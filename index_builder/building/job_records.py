@@ -147,22 +147,22 @@ class JobStore:
     def get(self, job_id: str) -> JobRecord:
         """Read a job's record, else raise JobNotFound. A job whose process has died counts as failed."""
         record = self._read(job_id)
-        if (judged := self._judged(record)) is record:
+        if (current := self._as_of_now(record)) is record:
             return record
         with suppress(OSError, StoreBusy), locked(self._jobs / "update.lock"):
             # The process that knows how the job ended may have written it meanwhile: read again, alone.
             record = self._read(job_id)
-            if (judged := self._judged(record)) is not record:
-                self._write(judged)
-        return judged  # where this process may not write, every reader comes to the same conclusion
+            if (current := self._as_of_now(record)) is not record:
+                self._write(current)
+        return current  # where this process may not write, every reader comes to the same conclusion
 
     def records(self) -> list[JobRecord]:
         """All jobs, newest first. A record that cannot be read is left out."""
-        found = []
+        records = []
         for job_id in reversed(self._ids()):
             with suppress(JobNotFound):
-                found.append(self.get(job_id))
-        return found
+                records.append(self.get(job_id))
+        return records
 
     def active(self) -> JobRecord | None:
         return next((record for record in self.records() if not record.is_finished), None)
@@ -171,9 +171,9 @@ class JobStore:
     def running(self, job_id: str) -> Iterator[JobRecord]:
         """Run a job in the block: no other process can take it. Raises JobConflict if it is not queued (any more)."""
         self._read(job_id)
-        with try_locked(self._path(job_id, ".lock")) as held:
+        with try_locked(self._path(job_id, ".lock")) as has_lock:
             record = self._read(job_id)
-            if not held or record.state != QUEUED:
+            if not has_lock or record.state != QUEUED:
                 raise JobConflict(job_id)
             record = record.evolve(state=RUNNING, started=_now(), pid=os.getpid())
             self.update(record)
@@ -182,18 +182,18 @@ class JobStore:
     def withdraw(self, job_id: str) -> JobRecord:
         """Cancel a queued job, or ask the process that runs it to stop. A job that has ended stays as it is."""
         if not self.get(job_id).is_finished:
-            with try_locked(self._path(job_id, ".lock")) as held:
+            with try_locked(self._path(job_id, ".lock")) as has_lock:
                 record = self._read(job_id)
-                if held and record.state == QUEUED:  # no process can take it now
+                if has_lock and record.state == QUEUED:  # no process can take it now
                     self.update(record.finish(CANCELLED))
-                elif not held:
+                elif not has_lock:
                     self._path(job_id, ".cancel").touch()
         return self.get(job_id)
 
     def is_withdrawn(self, job_id: str) -> bool:
         return self._path(job_id, ".cancel").exists()
 
-    def _judged(self, record: JobRecord) -> JobRecord:
+    def _as_of_now(self, record: JobRecord) -> JobRecord:
         """Return the record itself, or another one: failed if nobody will end the job, or younger.
 
         A queued job of the future was created before the clock was set back. Its age is unknown and counts from now on.

@@ -36,16 +36,14 @@ from polyrank.index_builder.building.stages import (
     OnProgress,
     StageClock,
     contexts_of_candidates,
-    count_words,
     ingest,
     languages_of,
     no_progress,
     within,
 )
 from polyrank.index_builder.errors import GenerationError, StoreBusy, StoreUnavailable, disk_full_named
-from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
+from polyrank.index_builder.generation.candidates import CANDIDATES_FILE, CandidateTable, CandidateWriter
 from polyrank.index_builder.generation.generation import (
-    CANDIDATES_FILE,
     INDEX_FILE,
     MODEL_DIRECTORY,
     ORDER_FILE,
@@ -64,7 +62,7 @@ from polyrank.index_builder.generation.manifest import (
     part_directory,
 )
 from polyrank.index_builder.generation.slots import Slots, ranges, slots_of
-from polyrank.index_builder.generation.words import evidence_of, open_words
+from polyrank.index_builder.generation.words import count_words, evidence_of, open_words
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.index.measuring import EXACT, VECTORS_AND_WORDS, Probe, Recall, measured, time_searches
@@ -74,15 +72,15 @@ from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import Copies, Leftover, discard
-from polyrank.index_builder.vectors.blocks import each_of
-from polyrank.index_builder.vectors.encoder import DTYPES, Model, TextEncoder, encode_texts
-from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
+from polyrank.index_builder.vectors.local import DTYPES, LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.durable import sync_directory
 from polyrank.model.errors import InvalidInput
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.progress import stage
 from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.representations import each_of
 from polyrank.model.text.language import count_languages
 
 _BATCH_ROWS = 8192
@@ -141,7 +139,7 @@ def build(
         counts = {ranges(1)[0]: rows} if parts == 1 else _cut(directory, parts)
         for count in counts.values():
             choose_index(options.index, count, model.dim)  # refuses too few rows before they are encoded
-        stored, not_taken = _stored(store, model, options.dtype)
+        stored, not_reused = _stored(store, model, options.dtype)
         return Filled(
             parts=[PartPlan(slots, source) for slots in counts],
             order_end=rows,
@@ -149,7 +147,7 @@ def build(
             rejected=rejected,
             rejected_log=log if rejected else None,
             stored=stored,
-            not_taken=not_taken,
+            not_reused=not_reused,
         )
 
     return make(store, model, options, fill, StageClock(progress))
@@ -163,19 +161,19 @@ def _stored(store: GenerationStore, model: Model, dtype: str) -> tuple[StoredTex
     active = store.active_or_none()
     if active is None or not ARCHITECTURES[model.architecture].embeds:
         return None, None
-    made_by = active.model.fingerprint, active.backend, active.precision, active.dtype
+    maker = active.model.fingerprint, active.backend, active.precision, active.dtype
     # Of int8 the manifest does not tell the calibration, so nothing is taken there.
-    if made_by != (model.fingerprint, model.backend, model.rounding, dtype):
+    if maker != (model.fingerprint, model.backend, model.rounding, dtype):
         return None, None
     try:
         with stage(f"checking the vectors of generation {active.id}"):
             for part in range(len(active.parts)):
                 store.open(active.id, part).close()
-            stored = store.stored_texts(active)
-            stored([])  # opens the files, which may be collected once another generation is active
+            find = store.stored_texts(active)
+            find([])  # opens the files, which may be collected once another generation is active
     except GenerationError as error:
         return None, f"all texts are encoded: {error}"
-    return stored, None
+    return find, None
 
 
 def check_parts(parts: int) -> None:
@@ -224,31 +222,32 @@ def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill
             model.save(directory / MODEL_DIRECTORY)
             several = len(filled.parts) > 1
             parts = {part_directory(at) if several else "": plan for at, plan in enumerate(filled.parts)}
-            new = [directory / path for path, plan in parts.items() if plan.kept is None]
+            new = [directory / path for path, plan in parts.items() if plan.earlier is None]
             evidence = evidence_of(directory / MODEL_DIRECTORY)
+            total, start, least = sum(map(_count, new)), 0, options.min_recall
             if evidence is not None:
-                count_words(new, filled.statistics, clock)
+                clock("words", 0, 2 * total)
+                count_words(new, filled.statistics, clock.advance)
             if new and several:
                 sync_directory(directory / PARTS)
                 sync_directory(directory)
 
             work, entries, built = Encodings(directory, leftover, filled.stored), list[PartEntry](), list[BuiltPart]()
-            total, done, least = sum(map(_count, new)), 0, options.min_recall
             before = None if (active := store.active_or_none()) is None else active.index
             for path, plan in parts.items():
                 part = directory / path
-                if plan.kept is not None:
-                    _take_over(plan.kept, part)
-                    own = plan.kept.manifest
+                if plan.earlier is not None:
+                    _take_over(plan.earlier, part)
+                    own = plan.earlier.manifest
                     entries.append(PartEntry(*plan.slots, own.count, own.index, own.recall))
                     continue
                 assert plan.vectors is not None, "a part that is built has a source of its vectors"
                 find = StoredTexts(new[: len(built)], model.dim, options.dtype, model.late_rows)
-                encode(work, path, model, options.dtype, plan.vectors, find, within(clock, done, total))
+                encode(work, path, model, options.dtype, plan.vectors, find, within(clock, start, total))
                 index, recall = _indexed(part, model, evidence, options, plan.chosen, before, clock)
                 entries.append(PartEntry(*plan.slots, _count(part), index, recall.described(least)))
                 built.append(BuiltPart(plan.slots.name, index, recall, recall.doubt(index, least)))
-                done += entries[-1].count
+                start += entries[-1].count
             work.close()
 
             clock("manifest", 0, 1)
@@ -273,8 +272,8 @@ def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill
         truncated=work.truncated,
         resumed=work.resumed,
         encoded=work.encoded,
-        taken=work.taken,
-        not_taken=filled.not_taken,
+        reused=work.reused,
+        not_reused=filled.not_reused,
         seconds=clock.elapsed(),
     )
 
@@ -381,8 +380,8 @@ def _manifest(
 ) -> Manifest:
     seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
     worst = min(entries, key=lambda entry: float(entry.recall["recall@10"] or 0.0))
-    kept = {f"{path}/": plan.kept.manifest.files for path, plan in parts.items() if plan.kept is not None}
-    new = sum(entry.count for plan, entry in zip(parts.values(), entries, strict=True) if plan.kept is None)
+    files = {f"{path}/": plan.earlier.manifest.files for path, plan in parts.items() if plan.earlier is not None}
+    new = sum(entry.count for plan, entry in zip(parts.values(), entries, strict=True) if plan.earlier is None)
     count = sum(entry.count for entry in entries)
     languages = languages_of(directory / MODEL_DIRECTORY)
     tables = [CandidateTable(directory / path / CANDIDATES_FILE) for path in parts] if languages else []
@@ -403,10 +402,10 @@ def _manifest(
         index=worst.index,
         recall=worst.recall,
         languages=count_languages(texts) if languages else {},
-        files=describe_files(directory, kept),
+        files=describe_files(directory, files),
         build=BuildStats(
             seconds={stage: round(seconds, 6) for stage, seconds in clock.seconds.items()},
-            candidates_per_second=round((new - work.resumed - work.taken) / seconds, 3),
+            candidates_per_second=round((new - work.resumed - work.reused) / seconds, 3),
             rejected=filled.rejected,
             truncated=work.truncated,
             attempts=work.attempts,
@@ -417,15 +416,15 @@ def _manifest(
     return manifest
 
 
-def _take_over(kept: Generation, part: Path) -> None:
+def _take_over(earlier: Generation, part: Path) -> None:
     """Give a generation the files of an earlier one's part: as further names of them, where the file system can."""
-    for name in kept.manifest.files:
+    for name in earlier.manifest.files:
         target = part / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(kept.path / name, target)
+            os.link(earlier.path / name, target)
         except OSError:
-            shutil.copyfile(kept.path / name, target)
+            shutil.copyfile(earlier.path / name, target)
 
 
 def _check_and_copy(
@@ -435,22 +434,22 @@ def _check_and_copy(
     check_beside_parts(directory, manifest, verify=False)
     if redis is not None:
         copies.note(manifest.id)
-    done = 0
+    start = 0
     for part in range(len(manifest.parts)):
-        with closing(Generation.open(directory, part, verify=False)) as opened:
+        with closing(Generation.open(directory, part, verify=False)) as generation:
             if redis is not None:
-                _copy(opened, redis, within(clock, done, manifest.count))
-            done += opened.manifest.count
+                _copy(generation, redis, within(clock, start, manifest.count))
+            start += generation.manifest.count
     if redis is not None:
         redis.commit()
 
 
 def _copy(part: Generation, redis: RedisEmbeddings, clock: OnProgress) -> None:
-    done = 0
+    start = 0
     for ids, _ in part.candidates.batches():
-        clock("redis", done, None)
-        made = part.embeddings.representations(np.arange(done, done + len(ids)))
-        redis.put_many(ids, made.first)
+        clock("redis", start, None)
+        vectors = part.embeddings.representations(np.arange(start, start + len(ids)))
+        redis.put_many(ids, vectors.first)
         if redis.rows is not None:
-            redis.rows.put_many(ids, each_of(*made.blocks()[1]))
-        done += len(ids)
+            redis.rows.put_many(ids, each_of(*vectors.blocks()[1]))
+        start += len(ids)

@@ -50,8 +50,8 @@ class BuildResult:
     truncated: int
     resumed: int
     encoded: int
-    taken: int  # candidates whose vectors are those of the active generation
-    not_taken: str | None  # why none are, where they could be
+    reused: int  # candidates whose vectors are those of the active generation
+    not_reused: str | None  # why none are, where they could be
     seconds: float
     # The candidates whose words a compaction has counted anew; None: it was none, or words do not count.
     counted: int | None = None
@@ -74,10 +74,10 @@ class BuildResult:
         """What the user should know: which index was chosen by which times, a low recall, a strange language, and that
         words count anew.
         """
-        cut = len(self.manifest.parts) > 1
-        named = [(f"part {part.name}: " if cut else "", part) for part in self.parts]
-        notes = [f"{name}{note}" for name, part in named for note in (part.index.why, part.warning) if note]
-        notes += [self.not_taken] if self.not_taken else []
+        is_cut = len(self.manifest.parts) > 1
+        parts = [(f"part {part.name}: " if is_cut else "", part) for part in self.parts]
+        notes = [f"{name}{note}" for name, part in parts for note in (part.index.why, part.warning) if note]
+        notes += [self.not_reused] if self.not_reused else []
         model = self.manifest.model
         if strange := why_foreign(model.name, model.languages, self.manifest.languages):
             notes.append(strange)
@@ -85,24 +85,24 @@ class BuildResult:
         return notes if self.counted is None else [*notes, anew]
 
     @property
-    def said_of_taken(self) -> list[str]:
+    def reuse_notes(self) -> list[str]:
         """How many texts were encoded, where some were not."""
-        if not self.taken:
+        if not self.reused:
             return []
-        return [f"{self.encoded} texts encoded, {self.taken} candidates keep the vectors that the last generation has"]
+        return [f"{self.encoded} texts encoded, {self.reused} candidates keep the vectors that the last generation has"]
 
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
     """What a part is made of; its candidate table is written, and its order where there are several.
 
-    `kept`: the part of an earlier generation that is taken as it is; None: it has to be built.
+    `earlier`: the part of an earlier generation that is taken as it is; None: it has to be built.
     """
 
     slots: Slots
     vectors: VectorSource | None
     chosen: IndexSpec | None = None
-    kept: Generation | None = None
+    earlier: Generation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Filled:
     copy_of: str | None = None  # the active generation of which this one is a copy; None: it is none
     replaces: bool = True
     stored: StoredTexts | None = None  # what finds texts in the generation before, of the same model and dtype
-    not_taken: str | None = None
+    not_reused: str | None = None
 
 
 # Writes the candidate tables into a build's directory, given the path of the log of bad rows, and says what they are.

@@ -7,7 +7,7 @@ from typing import Any
 
 from polyrank.index_builder.convert.rows import Object
 from polyrank.index_builder.convert.times import readings
-from polyrank.index_builder.pool.letters import are_true_and_false, has_tags
+from polyrank.index_builder.pool.values import are_true_and_false, has_tags
 
 _MOST_FIELDS, _MOST_DEPTH, _MOST_KEYS = 60, 8, 40
 _EXAMPLE = 60  # characters
@@ -70,19 +70,19 @@ def draft(fields: Tree) -> str:
     rest = [place for place in of_record if place not in (text, *times, *who[:1])]
     repeated = [place for place in rest if holder or _distinct(values[place]) < len(values[place])]
     conversation = list(dict.fromkeys([*ids, *repeated]))
-    seen = list(dict.fromkeys(map(str, values[who[0]] if who else ())))
+    names = list(dict.fromkeys(map(str, values[who[0]] if who else ())))
     telling = dict.fromkeys([text or next(iter(values), ""), *conversation[:1], *who[:1]])
-    told = [_inside(place, each) for place in telling]
+    clues = [_inside(place, each) for place in telling]
     is_html = any(has_tags(str(value)) for value in values.get(text, ()))
     lines = [
         'about = "what wrote these files"',
-        f"told_by = {json.dumps(told, ensure_ascii=False)}",
+        f"told_by = {json.dumps(clues, ensure_ascii=False)}",
         _line("each", [each] if each else [], "where records lie in a document"),
         _line("conversation", [_inside(place, each) for place in conversation], "which conversation a record is of"),
         _line("messages", [messages] if holder else [], "the list of messages; without it each record is one"),
         _line("text", [_inside(text, inner)] if text else [], "what a message says"),
         _line("who", [_inside(place, inner) for place in who], "who says it: a name, or a role"),
-        f"answering = {json.dumps(seen[-1:], ensure_ascii=False)}  # which of {', '.join(seen) or 'them'} answers",
+        f"answering = {json.dumps(names[-1:], ensure_ascii=False)}  # which of {', '.join(names) or 'them'} answers",
         _line("time", [_inside(place, inner) for place in times], "when"),
         _line("only", [_inside(place, inner) for place in marks], "whether it is one, and no note", is_sure=False),
         f'texts = "{"html" if is_html else "plain"}"  # or entities, html, mail',
@@ -100,8 +100,8 @@ def _distinct(values: Sequence[Any]) -> int:
 
 def _line(key: str, places: Sequence[str], meaning: str, is_sure: bool = True) -> str:
     also = f"; or {', '.join(places[1:4])}" if places[1:] else ""
-    said = f"{key} = {json.dumps(places[0] if places else '', ensure_ascii=False)}  # {meaning}{also}"
-    return said if places and is_sure else f"# {said}"
+    line = f"{key} = {json.dumps(places[0] if places else '', ensure_ascii=False)}  # {meaning}{also}"
+    return line if places and is_sure else f"# {line}"
 
 
 def _is_text(values: Sequence[Any]) -> bool:

@@ -11,16 +11,16 @@ from typing import Any
 import orjson
 
 from polyrank.index_builder.convert.draft import Tree, draft
-from polyrank.index_builder.convert.maps import OF_RECORD, PATHS, Map, found, map_of, shipped, shipped_text
+from polyrank.index_builder.convert.maps import OF_RECORD, PATHS, Map, map_of, shipped, shipped_text, value_at
 from polyrank.index_builder.convert.rows import Object, beginning, is_text, records
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import RowError
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 
-_LOOKED = 20  # records that are looked at
-_MOST_LOOKED = 1 << 17  # bad ones included: of an open quote, each of 131,072 characters may be the line of one
-_LOOKED_CHARACTERS = 4 << 20
+_SAMPLE_RECORDS = 20  # records that are looked at
+_MOST_SAMPLED = 1 << 17  # bad ones included: of an open quote, each of 131,072 characters may be the line of one
+_SAMPLE_CHARACTERS = 4 << 20
 _SPLIT = re.compile(r"(train|validation|valid|dev|test)(?![a-z])", re.IGNORECASE)
 _NAME = re.compile(r"\w[\w.-]*")
 _FLAGS = {"head", "begins", "ends", "answers", "only", "learn"}  # what is false need not be there
@@ -47,20 +47,20 @@ class Recognised:
 
 
 def kinds_of(
-    paths: Sequence[Path], named: Map | None, columns: Mapping[str, str], encoding: str | None = None
+    paths: Sequence[Path], map_: Map | None, columns: Mapping[str, str], encoding: str | None = None
 ) -> list[Recognised]:
     """Return the kinds of files: by a map, by columns, or as they are told. Raises as `kind_of`.
 
     Raises InvalidInput, too, where files are of several kinds.
     """
-    if columns and named is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
+    if columns and map_ is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
         each = columns.get("each", "")
         rows, wrong = _sampled((_files(paths[0]) or [(paths[0], "")])[0][0], each, encoding=encoding)
         if not rows and wrong:
             raise wrong if isinstance(wrong, PoolInvalid) else PoolInvalid(paths[0], str(wrong))
         own = _columns_map(columns, rows, None)
         return [Recognised(own, _files(path), each) for path in paths]
-    every = [kind_of(path, None, encoding) if named is None else _kind_by(named, path, encoding) for path in paths]
+    every = [kind_of(path, None, encoding) if map_ is None else _kind_by(map_, path, encoding) for path in paths]
     first, *others = {kind.map.called for kind in every}
     if others:
         raise InvalidInput(f"the files are {' and '.join(sorted([first, *others]))}; convert them one after the other")
@@ -87,8 +87,8 @@ def kind_of(path: Path, maps: Iterable[Map] | None = None, encoding: str | None 
         raise wrong
     places = Tree(rows)
     if fitting:
-        named = " or ".join(f"{kind.map.called} ({kind.map.about})" for kind in fitting)
-        raise UnknownKind(f"{path} may be {named}; name it by --from", places)
+        names = " or ".join(f"{kind.map.called} ({kind.map.about})" for kind in fitting)
+        raise UnknownKind(f"{path} may be {names}; name it by --from", places)
     if not files:
         raise PoolInvalid(path, "is a folder of no known kind, without .arrow or .parquet files; name the files in it")
     if not rows:
@@ -142,26 +142,26 @@ def _sampled(
     path: Path, each: str = "", lines: str = "", encoding: str | None = None
 ) -> tuple[list[Object], RowError | PoolInvalid | None]:
     """Return the first records of a file, and the first thing that is wrong with it."""
-    known: list[Object] = []
+    rows: list[Object] = []
     wrong: RowError | PoolInvalid | None = None
     try:
-        for _, row in islice(records(path, encoding, each, lines or None, _LOOKED_CHARACTERS), _MOST_LOOKED):
+        for _, row in islice(records(path, encoding, each, lines or None, _SAMPLE_CHARACTERS), _MOST_SAMPLED):
             if isinstance(row, RowError):
                 wrong = wrong or row
             else:
-                known.append(row)
-            if len(known) == _LOOKED:
+                rows.append(row)
+            if len(rows) == _SAMPLE_RECORDS:
                 break
     except PoolInvalid as error:
         wrong = wrong or error
-    return known, wrong
+    return rows, wrong
 
 
-def _kind_by(named: Map, path: Path, encoding: str | None) -> Recognised:
+def _kind_by(map_: Map, path: Path, encoding: str | None) -> Recognised:
     """Say how a map reads a file or folder, though it may not seem to be of that kind."""
     files = _files(path)
-    fitting, _ = _fitting(path, files, [named], encoding)
-    return fitting[0] if fitting else Recognised(named, files, named.each[0])
+    fitting, _ = _fitting(path, files, [map_], encoding)
+    return fitting[0] if fitting else Recognised(map_, files, map_.each[0])
 
 
 def _fitting(
@@ -171,42 +171,42 @@ def _fitting(
     samples: dict[tuple[Path, str, str], list[Object]] = {}
     fitting: list[Recognised] = []
     nearly: list[tuple[Map, list[str]]] = []
-    for used in maps:
-        globbed = sorted(file for file in path.glob(used.files) if file.is_file()) if used.files else []
-        own = [(file, "") for file in globbed] if used.files else files
-        if not own or (used.lines and not is_text(beginning(own[0][0]))):
+    for map_ in maps:
+        globbed = sorted(file for file in path.glob(map_.files) if file.is_file()) if map_.files else []
+        own = [(file, "") for file in globbed] if map_.files else files
+        if not own or (map_.lines and not is_text(beginning(own[0][0]))):
             continue
-        if used.collection:
-            fitting.append(Recognised(used, own))
+        if map_.collection:
+            fitting.append(Recognised(map_, own))
             continue
-        each, missing = _best(used, own[0][0], encoding, samples)
+        each, missing = _best(map_, own[0][0], encoding, samples)
         # That a path is not there says little.
-        there = [told for told in used.told_by if told not in missing and "null" not in told and told[:1] != "!"]
+        there = [clue for clue in map_.told_by if clue not in missing and "null" not in clue and clue[:1] != "!"]
         if not missing:
-            fitting.append(Recognised(used, own, each))
+            fitting.append(Recognised(map_, own, each))
         elif there:
-            nearly.append((used, missing))
+            nearly.append((map_, missing))
     return fitting, sorted(nearly, key=lambda near: len(near[1]) / len(near[0].told_by))
 
 
 def _best(
-    used: Map, file: Path, encoding: str | None, samples: dict[tuple[Path, str, str], list[Object]]
+    map_: Map, file: Path, encoding: str | None, samples: dict[tuple[Path, str, str], list[Object]]
 ) -> tuple[str, list[str]]:
     """Return the place of the records that have most of a map's paths, and the paths that these lack."""
-    best = used.each[0], list(used.told_by)
-    for each in used.each:
-        if (key := (file, each, used.lines)) not in samples:
-            known, wrong = _sampled(*key, encoding)
-            samples[key] = [] if used.lines and wrong else [placed(row, file) for row in known]
+    best = map_.each[0], list(map_.told_by)
+    for each in map_.each:
+        if (key := (file, each, map_.lines)) not in samples:
+            rows, wrong = _sampled(*key, encoding)
+            samples[key] = [] if map_.lines and wrong else [placed(row, file) for row in rows]
         for row in samples[key]:
-            missing = [told for told in used.told_by if not _is_there(told, row)]
-            best = min(best, (each, missing), key=lambda found: len(found[1]))
+            missing = [clue for clue in map_.told_by if not _is_there(clue, row)]
+            best = min(best, (each, missing), key=lambda pair: len(pair[1]))
     return best
 
 
 def _is_there(path: str, row: Object) -> bool:
     try:
-        return found(path, row, "told_by") not in (None, False, "", [], {})
+        return value_at(path, row, "told_by") not in (None, False, "", [], {})
     except RowError:
         return False
 
@@ -225,10 +225,10 @@ def _columns_map(columns: Mapping[str, str], rows: Sequence[Object], base: Map |
     for key, value in columns.items():
         is_name = key in PATHS and any(value in row for row in rows)
         content[key] = json.dumps(value) if is_name else value
-    used = map_of(base.called if base else "columns", content, "--columns")
+    map_ = map_of(base.called if base else "columns", content, "--columns")
     needed = {*(OF_RECORD if "messages" in columns else PATHS)} - _FLAGS if base is None else {}
     for key, value in columns.items():
-        if key in needed and not any(_is_there(used.paths[key], row) for row in rows):
+        if key in needed and not any(_is_there(map_.paths[key], row) for row in rows):
             names = ", ".join(repr(name[:40]) for name in [*dict.fromkeys(name for row in rows for name in row)][:12])
             raise InvalidInput(f"--columns: there is nothing at {value!r}; the first rows have {names}")
-    return used
+    return map_

@@ -28,7 +28,7 @@ from jmespath.exceptions import JMESPathError
 from polyrank.index_builder.convert.rows import Object
 from polyrank.index_builder.convert.texts import FORMS
 from polyrank.index_builder.pool.documents import RowError
-from polyrank.index_builder.pool.letters import is_false
+from polyrank.index_builder.pool.values import is_false
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 
@@ -38,7 +38,7 @@ OF_MESSAGE = ("text", "who", "answers", "time", "only", "learn", "name", "parent
 PATHS = OF_RECORD + OF_MESSAGE
 _SHIPPED = Path(__file__).parent / "maps"
 _KINDS = {"collection": bool, "joined": bool, "told_by": list, "each": list, "answering": list}
-_WANTED = {bool: "true or false", list: "a list of texts", str: "a text"}
+_EXPECTED = {bool: "true or false", list: "a list of texts", str: "a text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +62,21 @@ class Map:
 
     def find(self, key: str, where: Any) -> Any:
         """Return what lies at a path of the map; None: nothing does, or the map has none. Raises RowError."""
-        return found(self.paths[key], where, key) if key in self.paths else None
+        return value_at(self.paths[key], where, key) if key in self.paths else None
 
     def holds(self, key: str, where: Any) -> bool:
         """Whether what lies at a path is true, and no text such as `no`, `FALSCH` or 0."""
         value = self.find(key, where)
         return bool(value) and not is_false(str(value))
 
-    def kept(self, record: Object, text: str | None = None) -> Object:
+    def metadata(self, record: Object, text: str | None = None) -> Object:
         """Return the metadata of a record, without vectors and the text itself. Raises RowError."""
         if isinstance(self.keep, str):
-            source = found(self.keep, record, "keep") or {}
+            source = value_at(self.keep, record, "keep") or {}
             source = source if isinstance(source, dict) else {}
             source = {key: value for key, value in source.items() if not key.startswith("_") and value != text}
         else:
-            source = {key: found(path, record, "keep") for key, path in self.keep.items()}
+            source = {key: value_at(path, record, "keep") for key, path in self.keep.items()}
         lists = {key: value for key, value in source.items() if isinstance(value, list) and len(value) >= 16}
         vectors = {key for key, value in lists.items() if {*map(type, value)} <= {int, float}}
         return {key: value for key, value in source.items() if value is not None and key not in vectors}
@@ -89,8 +89,8 @@ class _Functions(functions.Functions):
 
     @functions.signature({"types": ["string", "null"]}, {"types": ["array"]})
     def _func_spoken(self, text: str | None, names: list[str]) -> list[Object]:
-        found = re.split(rf"^\s*({'|'.join(map(re.escape, names))}):", text or "", flags=re.MULTILINE)
-        return [{"who": who, "text": said.strip()} for who, said in zip(found[1::2], found[2::2], strict=True)]
+        parts = re.split(rf"^\s*({'|'.join(map(re.escape, names))}):", text or "", flags=re.MULTILINE)
+        return [{"who": who, "text": words.strip()} for who, words in zip(parts[1::2], parts[2::2], strict=True)]
 
     @functions.signature({"types": ["object", "array", "null"]})
     def _func_rows(self, value: Any) -> list[Any]:
@@ -120,7 +120,7 @@ class _Functions(functions.Functions):
 
 MOST_BYTES = 16 << 10  # of a map; keys of many parts take a time that grows with their square
 # Of a path. Each list that it makes may hold all that it was made of twice, so few of them take all memory.
-MOST_DEEP, MOST_MADE = 64, 12
+MOST_DEPTH, MOST_CONTAINERS = 64, 12
 _OPTIONS = jmespath.Options(custom_functions=_Functions())
 
 
@@ -129,7 +129,7 @@ def _compiled(path: str) -> Any:
     return jmespath.compile(path)
 
 
-def found(path: str, where: Any, key: str) -> Any:
+def value_at(path: str, where: Any, key: str) -> Any:
     """Return what lies at a path. Raises RowError where a function of it cannot take what it is given."""
     try:
         return _compiled(path).search(where, _OPTIONS)
@@ -142,24 +142,26 @@ def found(path: str, where: Any, key: str) -> Any:
 def _check_path(path: str, key: str, source: str) -> None:
     """Raise InvalidInput where a path is none, or is too deep or large for a map."""
     try:
-        deep, made = _sizes(_compiled(path).parsed)
+        depth, containers = _sizes(_compiled(path).parsed)
     except JMESPathError as error:
         raise InvalidInput(f"{source}: {key} is no path of JMESPath: {' '.join(str(error).split())}") from None
     except RecursionError:
-        deep = made = MOST_DEEP + 1
-    if deep > MOST_DEEP or made > MOST_MADE:
-        raise InvalidInput(f"{source}: {key} may be {MOST_DEEP} parts deep, and make {MOST_MADE} lists and objects")
+        depth = containers = MOST_DEPTH + 1
+    if depth > MOST_DEPTH or containers > MOST_CONTAINERS:
+        raise InvalidInput(
+            f"{source}: {key} may be {MOST_DEPTH} parts deep, and make {MOST_CONTAINERS} lists and objects"
+        )
 
 
 def _sizes(parsed: Any) -> tuple[int, int]:
     """Return how deep an expression is, and how many lists and objects it makes."""
-    deep = made = 0
+    depth = containers = 0
     level = [parsed]
     while level:
-        deep += 1
-        made += sum(each["type"] in ("multi_select_list", "multi_select_dict") for each in level)
+        depth += 1
+        containers += sum(each["type"] in ("multi_select_list", "multi_select_dict") for each in level)
         level = [part for each in level for part in each["children"] if isinstance(part, dict)]
-    return deep, made
+    return depth, containers
 
 
 @cache
@@ -193,7 +195,7 @@ def map_of(called: str, content: Object, source: str) -> Map:
         value = [value] if kind is list and isinstance(value, str) else value
         inside = list(value.values()) if key == "keep" and isinstance(value, dict) else value
         if inside is value and not isinstance(value, kind):
-            raise InvalidInput(f"{source}: {key} must be {_WANTED[kind]}")
+            raise InvalidInput(f"{source}: {key} must be {_EXPECTED[kind]}")
         texts = inside if isinstance(inside, list) else [inside] if isinstance(inside, str) else []
         if not all(isinstance(each, str) for each in texts):
             raise InvalidInput(f"{source}: {key} must be a list of texts")

@@ -12,7 +12,7 @@ Place = tuple[str, ...]
 _ALL = "\0"  # stands in a tree where everything below is read
 _ADDED = ("_file", "_folder", "_key", "_head", "_record")
 _SAME = ("slice", "index", "current", "identity")
-_TOLD = ("literal", "multi_select_dict", "comparator", "not_expression", "function_expression")
+_COMPUTED = ("literal", "multi_select_dict", "comparator", "not_expression", "function_expression")
 _UNION = ("or_expression", "multi_select_list", "and_expression")
 _PASSED_ON: dict[str, Place] = dict.fromkeys(("rows", "reverse", "sort_by", "max_by", "not_null"), ())
 _PASSED_ON["values"] = ("*",)
@@ -21,21 +21,21 @@ _PASSED_ON["values"] = ("*",)
 class Reads:
     """The fields of a record that the paths of a map read: a tree of their names; `*` is any name."""
 
-    def __init__(self, used: Map) -> None:
+    def __init__(self, map_: Map) -> None:
         self.tree: Object = {}
         root: list[Place] = [()]
-        record = self._of(used.paths["inside"], root, root) if "inside" in used.paths else root
-        inner = next((key for key in ("messages", "documents") if key in used.paths), None)
-        messages = self._of(used.paths[inner], record, root) if inner else record
-        if inner and "text" not in used.paths:
+        record = self._of(map_.paths["inside"], root, root) if "inside" in map_.paths else root
+        inner = next((key for key in ("messages", "documents") if key in map_.paths), None)
+        messages = self._of(map_.paths[inner], record, root) if inner else record
+        if inner and "text" not in map_.paths:
             self._mark(messages)
-        for key in set(used.paths) - {"inside", "messages", "documents", "replies"}:
-            own = key in OF_RECORD or ("right" in used.paths and key in ("candidates", "wrong"))
-            self._mark(self._of(used.paths[key], record if own else messages, root if own else record))
-        for path in [used.keep] if isinstance(used.keep, str) else used.keep.values():
-            self._mark(self._of(path, messages if "documents" in used.paths else record, root))
-        if "replies" in used.paths:  # they are as what they answer
-            below = self._of(used.paths["replies"], [()], root)
+        for key in set(map_.paths) - {"inside", "messages", "documents", "replies"}:
+            own = key in OF_RECORD or ("right" in map_.paths and key in ("candidates", "wrong"))
+            self._mark(self._of(map_.paths[key], record if own else messages, root if own else record))
+        for path in [map_.keep] if isinstance(map_.keep, str) else map_.keep.values():
+            self._mark(self._of(path, messages if "documents" in map_.paths else record, root))
+        if "replies" in map_.paths:  # they are as what they answer
+            below = self._of(map_.paths["replies"], [()], root)
             for node in map(self._node, messages):
                 node |= {place[-1]: node for place in below}
 
@@ -63,7 +63,7 @@ class Reads:
             return outer if node["value"] == "_record" else [(*place, node["value"]) for place in places]
         if kind in _SAME:
             return places
-        if kind in _TOLD or kind == "key_val_pair" or kind in _UNION:
+        if kind in _COMPUTED or kind == "key_val_pair" or kind in _UNION:
             inside = [self._visit(part, places, outer) for part in parts if part["type"] != "expref"]
             for part in parts:
                 if part["type"] == "expref":  # of each of what stands before it
@@ -71,8 +71,8 @@ class Reads:
             every = [place for each in inside for place in each]
             if kind == "function_expression" and node["value"] in _PASSED_ON:
                 return [(*place, *_PASSED_ON[node["value"]]) for place in every]
-            self._mark(every if kind in _TOLD else inside[0] if kind == "and_expression" else [])
-            return [] if kind in _TOLD else every
+            self._mark(every if kind in _COMPUTED else inside[0] if kind == "and_expression" else [])
+            return [] if kind in _COMPUTED else every
         return self._along(kind, parts, places, outer)
 
     def _along(self, kind: str, parts: list[Any], places: list[Place], outer: list[Place]) -> list[Place]:

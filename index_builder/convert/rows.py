@@ -22,9 +22,9 @@ import pyarrow as pa
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import MAX_FIELDS, Fields, RowError
 from polyrank.index_builder.pool.excel import sheet_rows
-from polyrank.index_builder.pool.letters import LOOKED_BYTES, guessed
 from polyrank.index_builder.pool.parquet import plain_rows
 from polyrank.index_builder.pool.text import decoded, json_rows, lines_of, marked_encoding, opened, table_of
+from polyrank.index_builder.pool.values import SAMPLE_BYTES, guessed
 from polyrank.model.inputs import open_input
 
 Object = dict[str, Any]
@@ -74,20 +74,20 @@ def records(
     """
     names = [name.removesuffix("[]") for name in each.split(".")] if each else []
     start = beginning(path)
-    found: Iterator[tuple[int, object]]
+    rows: Iterator[tuple[int, object]]
     if start.startswith((_PARQUET, _ARROW_FILE, _ARROW_STREAM)):
-        found = _table_rows(path, start)
+        rows = _table_rows(path, start)
     elif path.suffix.lower() == ".xlsx":
-        found = _sheet_rows(path)
+        rows = _sheet_rows(path)
     elif start.startswith(_NO_TEXTS):
         raise PoolInvalid(path, "is an archive or a document of pages; unpack it, or save it as .csv, .json or .txt")
     elif is_text(start):
-        found = _text_records(path, encoding, lines) if lines else _csv_rows(path, encoding)
+        rows = _text_records(path, encoding, lines) if lines else _csv_rows(path, encoding)
     elif not _is_lines(path, start):
-        found, names = _document_rows(path, names, most), []
+        rows, names = _document_rows(path, names, most), []
     else:
-        found = json_rows(path)
-    for number, row in found:
+        rows = json_rows(path)
+    for number, row in rows:
         inside = _inside(row, names) if isinstance(row, dict) else [row]
         yield from ((number, each if isinstance(each, dict | RowError) else _NO_OBJECT) for each in inside)
 
@@ -232,27 +232,27 @@ def _sheet_rows(path: Path) -> Iterator[tuple[int, object]]:
 
 def _text_records(path: Path, encoding: str | None, lines: str) -> Iterator[tuple[int, object]]:
     """Yield what a regular expression names in each line; other lines go on with `text`."""
-    pattern, found, first = re.compile(lines), None, 0
+    pattern, record, first = re.compile(lines), None, 0
     with _text_of(path, encoding) as stream:
         for number, line in enumerate(lines_of(stream), 1):
             marked = line.rstrip("\r\n").lstrip(_MARKS)
             line = marked.translate(_WITHOUT_MARKS)
             # A map may tell a message by its marks, and most do not know of them.
             if len(marked) <= _MOST_MESSAGE and (match := pattern.fullmatch(marked) or pattern.fullmatch(line)):
-                if found is not None:
-                    yield first, found
+                if record is not None:
+                    yield first, record
                 groups = match.groupdict().items()
-                found, first = {name: it and it.translate(_WITHOUT_MARKS) for name, it in groups}, number
+                record, first = {name: it and it.translate(_WITHOUT_MARKS) for name, it in groups}, number
             elif not line.strip():
                 continue
-            elif found is None or len(line) + len(found.get("text") or "") > _MOST_MESSAGE:
+            elif record is None or len(line) + len(record.get("text") or "") > _MOST_MESSAGE:
                 yield number, RowError("the line is not as the map says, or too long")
-            elif found.get("text") is None:
+            elif record.get("text") is None:
                 yield number, RowError("the line is not as the map says")
             else:
-                found["text"] += f"\n{line}"
-        if found is not None:
-            yield first, found
+                record["text"] += f"\n{line}"
+        if record is not None:
+            yield first, record
 
 
 _MARKS = "\u200e\u200f\ufeff"  # of direction, which phones write before names
@@ -260,14 +260,14 @@ _WITHOUT_MARKS = dict.fromkeys(map(ord, _MARKS))
 
 
 def _text_of(path: Path, encoding: str | None) -> AbstractContextManager[io.TextIOWrapper]:
-    found = encoding or guessed_encoding(path)
-    return decoded(path, found, "replace" if found else _BY_LETTER)
+    codec = encoding or guessed_encoding(path)
+    return decoded(path, codec, "replace" if codec else _BY_LETTER)
 
 
 def guessed_encoding(path: Path) -> str | None:
     """Return the encoding of a table or a text that is not in UTF-8 but for some letters; None: it is, or is JSON."""
     with opened(path) as stream:
-        start = stream.read(LOOKED_BYTES)
+        start = stream.read(SAMPLE_BYTES)
     return None if marked_encoding(start) or not is_text(start) else guessed(start)
 
 

@@ -17,11 +17,11 @@ import orjson
 
 from polyrank.index_builder.convert.maps import Map
 from polyrank.index_builder.convert.rows import Object
-from polyrank.index_builder.convert.texts import read, said
+from polyrank.index_builder.convert.texts import message_text, read
 from polyrank.index_builder.convert.times import readings
 from polyrank.index_builder.pool.documents import MAX_TEXT_CHARACTERS, RowError, kept_metadata
-from polyrank.index_builder.pool.letters import has_tags, says_nothing, shown
 from polyrank.index_builder.pool.rows import SeenHashes
+from polyrank.index_builder.pool.values import has_tags, says_nothing, shown
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import Dialogue
@@ -41,7 +41,7 @@ _OTHER, _ANSWER, _CONTEXT = 0, 1, 2  # an answer may be context alone, where the
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ConvertOptions:
     """How files are to be read, beside their map."""
 
     answering: tuple[str, ...] = ()  # who answers, as `who` says it; empty: the map tells it
@@ -67,7 +67,7 @@ class Message(NamedTuple):
 
 
 @dataclass(slots=True)
-class Said:
+class MessageCounts:
     """What a person should know of the messages that were read."""
 
     ours: Counter[str] = field(default_factory=Counter)  # how many there are of each who answers
@@ -84,46 +84,46 @@ class Talks:
 
     Args:
         table: a database for them alone.
-        used: the map by which records are read.
-        asked: what was asked beside it.
+        map_: the map by which records are read.
+        options: what was asked beside it.
     """
 
-    def __init__(self, table: sqlite3.Connection, used: Map, asked: Asked) -> None:
-        self._table, self._map, self._asked = table, used, asked
-        self._answering = frozenset(map(folded_line, asked.answering or used.answering))
-        self._by_path = "answers" in used.paths and not asked.answering
-        self._is_whole = "messages" in used.paths or "text" not in used.paths
-        self._seen = SeenHashes()
-        self.said, self._part, self._ended, self._stem = Said(), 0, True, ""
+    def __init__(self, table: sqlite3.Connection, map_: Map, options: ConvertOptions) -> None:
+        self._table, self._map, self._options = table, map_, options
+        self._answering = frozenset(map(folded_line, options.answering or map_.answering))
+        self._by_path = "answers" in map_.paths and not options.answering
+        self._is_whole = "messages" in map_.paths or "text" not in map_.paths
+        self._hashes = SeenHashes()
+        self.counts, self._part, self._ended, self._stem = MessageCounts(), 0, True, ""
         table.execute("CREATE TABLE talks (talk INTEGER PRIMARY KEY, key TEXT UNIQUE, name, file, line, split)")
         table.execute(
             "CREATE TABLE messages"
             " (row INTEGER PRIMARY KEY, talk INTEGER, ours, who, time, place, name, parent, letters, data)"
         )
-        if (asked.answering or asked.first_asks) and "who" not in used.paths:
-            raise InvalidInput(f"{used.called}: the map does not say who speaks; add who = … to it")
+        if (options.answering or options.first_asks) and "who" not in map_.paths:
+            raise InvalidInput(f"{map_.called}: the map does not say who speaks; add who = … to it")
 
     def add(self, record: Object, file: Path, number: int, split: str) -> None:
         """Take in a record. Raises RowError where it cannot be read."""
-        used = self._map
+        map_ = self._map
         if self._stem != (stem := file.name.partition(".")[0]):
             self._stem, self._part, self._ended = stem, 0, True
-        if self._ended or used.holds("begins", record):
+        if self._ended or map_.holds("begins", record):
             self._part += 1
-        self._ended = "ends" in used.paths and used.holds("ends", record)
-        name = used.find("conversation", record)
+        self._ended = "ends" in map_.paths and map_.holds("ends", record)
+        name = map_.find("conversation", record)
         name = None if isinstance(name, str) and says_nothing(name) else name
         if name is not None and not isinstance(name, str | int | float):
             raise RowError("conversation is neither a text nor a number")
-        if "conversation" in used.paths and not self._is_whole and (name is None or not str(name).strip()):
+        if "conversation" in map_.paths and not self._is_whole and (name is None or not str(name).strip()):
             raise RowError("the row names no conversation")
-        is_new = self._is_whole and not used.joined
-        has_parts = {"begins", "ends"} & {*used.paths}
-        called = f"{stem}:{number}" if is_new else f"{stem}:{self._part}" if has_parts else stem
-        called = called if name is None else str(name).strip()
-        said_here = self._messages(record)
-        messages = [(*columns, len(data["text"]), orjson.dumps(data)) for *columns, data in said_here]
-        if is_new and name is not None and not self._seen.add(hash64(repr((split, called, messages)).encode())):
+        is_new = self._is_whole and not map_.joined
+        has_parts = {"begins", "ends"} & {*map_.paths}
+        talk_name = f"{stem}:{number}" if is_new else f"{stem}:{self._part}" if has_parts else stem
+        talk_name = talk_name if name is None else str(name).strip()
+        contents = self._messages(record)
+        messages = [(*columns, len(data["text"]), orjson.dumps(data)) for *columns, data in contents]
+        if is_new and name is not None and not self._hashes.add(hash64(repr((split, talk_name, messages)).encode())):
             raise RowError("the conversation was there before, word for word")
         if not messages:
             if self._is_whole:
@@ -131,11 +131,11 @@ class Talks:
             return
         self._table.execute(
             "INSERT OR IGNORE INTO talks (key, name, file, line, split) VALUES (?, ?, ?, ?, ?)",
-            (None if is_new else f"{split}\0{called}", called, str(file), number, split),
+            (None if is_new else f"{split}\0{talk_name}", talk_name, str(file), number, split),
         )
         [talk] = self._table.execute(
             "SELECT last_insert_rowid()" if is_new else "SELECT talk FROM talks WHERE key = ?",
-            () if is_new else (f"{split}\0{called}",),
+            () if is_new else (f"{split}\0{talk_name}",),
         ).fetchone()
         self._table.executemany(
             "INSERT INTO messages (talk, ours, who, time, place, name, parent, letters, data)"
@@ -145,16 +145,16 @@ class Talks:
 
     def _messages(self, record: Object) -> Iterator[tuple[Any, ...]]:
         """Yield what is said in a record, in order: columns, and an object of the text and what goes with it."""
-        used = self._map
-        with_it = {"persona": _listed(used.find("persona", record), self._text), "kept": self._kept(record)}
+        map_ = self._map
+        with_it = {"persona": _listed(map_.find("persona", record), self._text), "metadata": self._metadata(record)}
         with_it = {key: value for key, value in with_it.items() if value}
         if with_it and self._is_whole:  # times may put any message first
             yield _OTHER, None, None, _BEFORE, None, None, {"text": "", **with_it}
             with_it = {}
         for key, who in (("system", SYSTEM), ("first", USER)):
-            if text := self._text(used.find(key, record)):
+            if text := self._text(map_.find(key, record)):
                 yield _OTHER, who, None, _BEFORE, None, None, {"text": text}
-        value = used.find("messages", record) if "messages" in used.paths else [record] if "text" in used.paths else []
+        value = map_.find("messages", record) if "messages" in map_.paths else [record] if "text" in map_.paths else []
         stack = [(each, None) for each in reversed(value if isinstance(value, list) else [value])]
         while stack:
             message, above = stack.pop()
@@ -162,38 +162,38 @@ class Talks:
                 continue
             inside = {**message, "_record": record} if isinstance(message, dict) else message
             ours, who, time, place, name, parent, data = self._message(inside, above)
-            below = used.find("replies", inside)
+            below = map_.find("replies", inside)
             stack += [(each, name) for each in reversed(below if isinstance(below, list) else [])]
             if data["text"] or with_it or name is not None or ours:
                 yield ours, who, time, place, name, parent, data | with_it
                 with_it = {}
-        if replies := _listed(used.find("right", record), self._text):
+        if replies := _listed(map_.find("right", record), self._text):
             data = {"text": replies[0], "also": replies[1:], **self._beside(record)}
-            place = _AFTER if "messages" in used.paths else _BETWEEN
+            place = _AFTER if "messages" in map_.paths else _BETWEEN
             time = self._time(record) if place == _BETWEEN else None
-            _count(self.said.ours, ASSISTANT)
+            _count(self.counts.ours, ASSISTANT)
             yield _ANSWER, ASSISTANT, time, place, None, None, data | with_it
-        elif "right" in used.paths and self._is_whole:
+        elif "right" in map_.paths and self._is_whole:
             wrong = ", but a wrong one" if self._beside(record).get("wrong") else ""
             raise RowError(f"no reply that is right{wrong}")
 
     def _message(self, message: Any, above: str | None) -> tuple[Any, ...]:
-        used = self._map
-        name, parent = (None if (it := used.find(key, message)) is None else str(it) for key in ("name", "parent"))
+        map_ = self._map
+        name, parent = (None if (it := map_.find(key, message)) is None else str(it) for key in ("name", "parent"))
         parent = above if parent is None else parent
-        who = used.find("who", message)
+        who = map_.find("who", message)
         if isinstance(who, dict | list):
             raise RowError(f"who is {'an object' if isinstance(who, dict) else 'a list'}; name a field in it")
         speaker = None if who is None else str(who).strip()
-        if "only" in used.paths and not used.holds("only", message):
-            self.said.passed += 1
+        if "only" in map_.paths and not map_.holds("only", message):
+            self.counts.passed += 1
             return _OTHER, None, None, _BEFORE, name, parent, {"text": ""}
-        text = self._text(used.find("text", message) if "text" in used.paths else message)
+        text = self._text(map_.find("text", message) if "text" in map_.paths else message)
         data: Object = {"text": text}
-        is_context = "right" in used.paths
+        is_context = "right" in map_.paths
         ours: int | None = None
         if self._by_path:
-            ours = int(used.holds("answers", message))
+            ours = int(map_.holds("answers", message))
             speaker = speaker or (ASSISTANT if ours else USER)
         elif self._answering:
             ours = int(folded_line(speaker or "") in self._answering)
@@ -201,21 +201,21 @@ class Talks:
             ours = _OTHER
         if ours and is_context:
             ours = _CONTEXT
-        if ours and "learn" in used.paths and not used.holds("learn", message):
+        if ours and "learn" in map_.paths and not map_.holds("learn", message):
             data["learn"] = False
         if ours == _ANSWER:
             data |= self._beside(message)
         if text and (ours == _ANSWER or folded_line(speaker or "") not in _ROLES):
-            _count(self.said.ours if ours == _ANSWER else self.said.others, speaker or "")
+            _count(self.counts.ours if ours == _ANSWER else self.counts.others, speaker or "")
         return ours, speaker, self._time(message), _BETWEEN, name, parent, data
 
-    def _kept(self, record: Object) -> Object:
+    def _metadata(self, record: Object) -> Object:
         """Return what becomes metadata, checked as that of a pool. Raises RowError."""
-        kept = self._map.kept(record)
-        if self._asked.redact:
-            kept = {name: _redacted(value, self._asked.redact) for name, value in kept.items()}
+        metadata = self._map.metadata(record)
+        if self._options.redact:
+            metadata = {name: _redacted(value, self._options.redact) for name, value in metadata.items()}
         try:
-            return kept_metadata(kept)
+            return kept_metadata(metadata)
         except ValueError as error:
             raise RowError(f"keep: {error}") from None
 
@@ -225,51 +225,51 @@ class Talks:
         return {key: texts for key, texts in beside.items() if texts}
 
     def _time(self, where: Any) -> str | None:
-        time = None if self._asked.order == "file" else self._map.find("time", where)
+        time = None if self._options.order == "file" else self._map.find("time", where)
         return None if time is None or isinstance(time, dict | list) or not str(time).strip() else str(time).strip()
 
     def _text(self, value: Any) -> str:
-        text = shown(said(value))
+        text = shown(message_text(value))
         if says_nothing(text):
-            self.said.changed[f"that say {text}, taken for none"] += 1
+            self.counts.changed[f"that say {text}, taken for none"] += 1
             return ""
         if len(text) > _MOST_MESSAGE:
             raise RowError(f"the text has more than {_MOST_MESSAGE} characters")
-        if self._map.texts != "plain" and (read_text := read(text, self._map.texts, self._asked.keep_quotes)) != text:
-            self.said.changed[f"read as {self._map.texts}"] += 1
+        if self._map.texts != "plain" and (read_text := read(text, self._map.texts, self._options.keep_quotes)) != text:
+            self.counts.changed[f"read as {self._map.texts}"] += 1
             text = read_text
         elif self._map.texts == "plain" and has_tags(text):
-            self.said.changed['with marks of HTML, kept: texts = "html" reads them'] += 1
-        if self._asked.redact and (redacted := self._asked.redact(text)) != text:
-            self.said.changed["redacted"] += 1
+            self.counts.changed['with marks of HTML, kept: texts = "html" reads them'] += 1
+        if self._options.redact and (redacted := self._options.redact(text)) != text:
+            self.counts.changed["redacted"] += 1
             text = redacted
         return text
 
     def _settle(self) -> None:
         """Decide how times are read and who answers. Raises InvalidInput where that cannot be told."""
         self._table.execute("CREATE INDEX by_talk ON messages (talk, row)")
-        if "time" in self._map.paths and self._asked.order != "file":
+        if "time" in self._map.paths and self._options.order != "file":
             self._read_times()
-        self.said.alternating = "who" not in self._map.paths and not self._by_path and "right" not in self._map.paths
-        spoken = {folded_line(who) for who in self.said.ours}
-        self.said.missing = [name for name in self._asked.answering if folded_line(name) not in spoken]
-        shown = ", ".join(f"{who} ({count})" for who, count in self.said.others.most_common(8))
-        unknown = "SELECT 1 FROM messages WHERE ours IS NULL AND who IS NOT NULL"
-        if not self._asked.first_asks and self._table.execute(unknown).fetchone():
+        self.counts.alternating = "who" not in self._map.paths and not self._by_path and "right" not in self._map.paths
+        speakers = {folded_line(who) for who in self.counts.ours}
+        self.counts.missing = [name for name in self._options.answering if folded_line(name) not in speakers]
+        others_listed = ", ".join(f"{who} ({count})" for who, count in self.counts.others.most_common(8))
+        unclear = "SELECT 1 FROM messages WHERE ours IS NULL AND who IS NOT NULL"
+        if not self._options.first_asks and self._table.execute(unclear).fetchone():
             raise InvalidInput(
-                f"who answers? There are messages of {shown}; name those who answer by --answering, or say"
+                f"who answers? There are messages of {others_listed}; name those who answer by --answering, or say"
                 " --first-asks: who speaks first in a conversation asks, and all others answer"
             )
-        if self._answering and shown and not spoken:
-            named = ", ".join(self._asked.answering or self._map.answering)
+        if self._answering and others_listed and not speakers:
+            names = ", ".join(self._options.answering or self._map.answering)
             raise InvalidInput(
-                f"nobody called {named} says anything; there are messages of {shown}; name those who answer by"
+                f"nobody called {names} says anything; there are messages of {others_listed}; name those who answer by"
                 " --answering"
             )
 
     def _read_times(self) -> None:
         table, column = self._table, "SELECT time FROM messages WHERE time IS NOT NULL ORDER BY row"
-        order: Any = self._asked.order
+        order: Any = self._options.order
         if table.execute(column).fetchone() is None:
             return
         ways, bad = readings(lambda: (time for (time,) in table.execute(column)), order)
@@ -311,7 +311,7 @@ class Talks:
         """
         self._settle()
         for talk, name, file, line, split in self._table.execute("SELECT talk, name, file, line, split FROM talks"):
-            yield from ((file, line, split, found) for found in self._of(talk, name))
+            yield from ((file, line, split, example) for example in self._of(talk, name))
 
     def _of(self, talk: int, name: str) -> Iterator[Dialogue | RowError]:
         table = self._table
@@ -327,22 +327,22 @@ class Talks:
         characters = sum(row.letters for row in rows)
         most = max(_LEAST_TURNS, min(MOST_TURNS, MOST_WRITTEN // max(1, characters)))
         is_tree = any(row.parent is not None for row in rows)
-        if self.said.alternating:
-            spoken = [row.row for row in rows if row.letters]
-            answers = {*spoken[::-2]} - {*spoken[:1]}
+        if self.counts.alternating:
+            with_text = [row.row for row in rows if row.letters]
+            answers = {*with_text[::-2]} - {*with_text[:1]}
             rows = [row._replace(ours=int(row.row in answers)) for row in rows]
-        elif self._asked.first_asks and not self._answering:
+        elif self._options.first_asks and not self._answering:
             asks = next((row.who for row in rows if row.who and row.who.lower() not in _ROLES), None)
             rows = [row._replace(ours=int(row.who not in (None, asks))) if row.ours is None else row for row in rows]
 
         def data(row: Message) -> Object:
             [(content,)] = table.execute("SELECT data FROM messages WHERE row = ?", (row.row,))
-            found: Object = orjson.loads(content)
-            return found
+            fields: Object = orjson.loads(content)
+            return fields
 
         by_name = {row.name: row for row in rows if row.name is not None} if is_tree else {}
         persona: list[str] = []
-        kept_fields: Object = {}
+        metadata: Object = {}
         context: deque[Turn] = deque(maxlen=most)
         has_reply = False
         before = set[tuple[str | None, float | None, str]]()
@@ -350,15 +350,15 @@ class Talks:
             message = data(row)
             key = row.who, row.time, message["text"]
             if row.time is not None and message["text"] and key in before:
-                self.said.repeated += 1
+                self.counts.repeated += 1
                 continue
             before.add(key)
             persona += [each for each in message.get("persona", ()) if each not in persona]
-            kept_fields = {**message.get("kept", {}), **kept_fields}
+            metadata = {**message.get("metadata", {}), **metadata}
             if row.ours == _ANSWER:
                 has_reply = True
                 turns = self._ancestors(row, by_name, most, data) if is_tree else list(context)
-                yield from _examples(message, _bounded(turns), name, persona, kept_fields)
+                yield from _examples(message, _bounded(turns), name, persona, metadata)
             if message["text"] and not is_tree:
                 context.append(_turn(row, message["text"]))
         if not has_reply:
@@ -368,9 +368,9 @@ class Talks:
         self, row: Message, by_name: dict[str, Message], most: int, data: Callable[[Message], Object]
     ) -> list[Turn]:
         turns: list[Turn] = []
-        seen = {row.row}
-        while len(turns) < most and (above := by_name.get(row.parent or "")) and above.row not in seen:
-            seen.add(above.row)
+        visited = {row.row}
+        while len(turns) < most and (above := by_name.get(row.parent or "")) and above.row not in visited:
+            visited.add(above.row)
             if text := data(above)["text"]:
                 turns.append(_turn(above, text))
             row = above
@@ -398,13 +398,13 @@ def _turn(row: Message, text: str) -> Turn:
 def _bounded(turns: Sequence[Turn]) -> list[Turn]:
     """Return the last turns, so many as may stand in a context."""
     characters = 0
-    kept: list[Turn] = []
+    last_turns: list[Turn] = []
     for turn in reversed(turns):
         characters += len(turn.text)
-        if kept and characters > MOST_CHARACTERS:
+        if last_turns and characters > MOST_CHARACTERS:
             break
-        kept.append(turn)
-    return kept[::-1]
+        last_turns.append(turn)
+    return last_turns[::-1]
 
 
 def _listed(value: Any, text: Callable[[Any], str]) -> list[str]:
@@ -414,7 +414,7 @@ def _listed(value: Any, text: Callable[[Any], str]) -> list[str]:
 
 
 def _examples(
-    message: Object, turns: Sequence[Turn], name: str, persona: Sequence[str], kept: Object
+    message: Object, turns: Sequence[Turn], name: str, persona: Sequence[str], metadata: Object
 ) -> Iterator[Dialogue | RowError]:
     for reply in [message["text"], *message.get("also", ())]:
         if not reply.strip():
@@ -426,9 +426,9 @@ def _examples(
         elif not any(turn.role not in (SYSTEM, ASSISTANT) for turn in turns):
             yield RowError("a reply with nothing said before it")
         else:
-            given = message.get("candidates", [])
-            listed = given if reply in given or not given else [reply, *given]
+            candidates = message.get("candidates", [])
+            listed = candidates if reply in candidates or not candidates else [reply, *candidates]
             wrong = tuple(each for each in message.get("wrong", ()) if each != reply)
             label = listed.index(reply) if listed else -1
-            said_before = Conversation(tuple(turns), tuple(persona))
-            yield Dialogue(said_before, reply, tuple(listed), label, wrong, name, metadata=kept)
+            context = Conversation(tuple(turns), tuple(persona))
+            yield Dialogue(context, reply, tuple(listed), label, wrong, name, metadata=metadata)

@@ -5,7 +5,7 @@ import re
 from functools import cache
 from typing import Any
 
-from polyrank.index_builder.pool.letters import has_tags
+from polyrank.index_builder.pool.values import has_tags
 
 FORMS = ("plain", "entities", "html", "mail")
 _PARTS = ("text", "content", "refusal", "value")  # where a part of a message, of whatever type, has its text
@@ -15,10 +15,10 @@ _MOST_LINES, _MOST_LINE, _BLANK = 200, 160, re.compile(r"\n{3,}")
 _MOST_SIGNATURE_LINES = 8
 
 
-def said(value: Any, depth: int = 0) -> str:
+def message_text(value: Any, depth: int = 0) -> str:
     """Return the text of a message, which may be a list of parts; "" where there is none.
 
-    >>> said(["See ", {"type": "link", "text": "https://x.example"}, "."])
+    >>> message_text(["See ", {"type": "link", "text": "https://x.example"}, "."])
     'See https://x.example.'
     """
     if isinstance(value, str):
@@ -26,10 +26,10 @@ def said(value: Any, depth: int = 0) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, dict):
-        return next((text for name in _PARTS if depth < 4 and (text := said(value.get(name), depth + 1))), "")
+        return next((text for name in _PARTS if depth < 4 and (text := message_text(value.get(name), depth + 1))), "")
     if not isinstance(value, list):
         return ""
-    texts = [said(part, depth + 1) for part in value]
+    texts = [message_text(part, depth + 1) for part in value]
     return ("" if any(isinstance(part, str) for part in value) else "\n").join(filter(None, texts))
 
 
@@ -58,16 +58,16 @@ def _without_quotes(text: str) -> str:
     from mailparser_reply.parser import EmailMessage
 
     lines = _BLANK.sub("\n\n", text.replace("\r\n", "\n")).split("\n")
-    shown = "\n".join(line if len(line) <= _MOST_LINE else "…" for line in lines[:_MOST_LINES])
-    reply = EmailMessage(text=shown, languages=_languages(), keep_hyphen_lists=True).read().replies[0]
+    excerpt = "\n".join(line if len(line) <= _MOST_LINE else "…" for line in lines[:_MOST_LINES])
+    reply = EmailMessage(text=excerpt, languages=_languages(), keep_hyphen_lists=True).read().replies[0]
     body = reply.content
     if reply.signatures and reply.signatures.count("\n") < _MOST_SIGNATURE_LINES and body.endswith(reply.signatures):
         body = body.removesuffix(reply.signatures).rstrip()
-    kept = body.rstrip().split("\n")
-    while kept and kept[-1].startswith(">"):
-        kept.pop()
-    begun = len(shown) - len(shown.lstrip())
-    count = shown[:begun].count("\n") + len(kept)
-    if not any(map(str.strip, kept)) or len(kept) == len(shown.strip().split("\n")):
+    reply_lines = body.rstrip().split("\n")
+    while reply_lines and reply_lines[-1].startswith(">"):
+        reply_lines.pop()
+    indent = len(excerpt) - len(excerpt.lstrip())
+    count = excerpt[:indent].count("\n") + len(reply_lines)
+    if not any(map(str.strip, reply_lines)) or len(reply_lines) == len(excerpt.strip().split("\n")):
         return text
     return "\n".join(lines[:count]).rstrip()

@@ -54,9 +54,9 @@ def _written(text: str, order: Order) -> float:
     text = _plain(text)
     # Nobody writes months first between dots, or days after years.
     begins_with_year = _YEAR_FIRST.search(text) is not None
-    found = None if begins_with_year else _NUMBERS.search(text)
-    is_day_first = (order == "day-first" and not begins_with_year) or bool(found and found[2] == ".")
-    if found and int(found[3 if is_day_first else 1]) > 12:  # the library would take it for the day
+    numbers = None if begins_with_year else _NUMBERS.search(text)
+    is_day_first = (order == "day-first" and not begins_with_year) or bool(numbers and numbers[2] == ".")
+    if numbers and int(numbers[3 if is_day_first else 1]) > 12:  # the library would take it for the day
         raise ValueError(text)
     first, second = (parse(text, dayfirst=is_day_first, default=each, tzinfos=_zone) for each in _DEFAULTS)
     if first != second:
@@ -77,10 +77,10 @@ def _in_utc(time: datetime) -> float:
 def _is_month_first(text: str) -> bool | None:
     """Whether the month stands first; None: it does not tell, as 1/2/2026."""
     text = _plain(text)
-    found = None if _YEAR_FIRST.search(text) else _NUMBERS.search(text)
-    if found is None or found[2] == "." or (int(found[1]) > 12) == (int(found[3]) > 12):
+    numbers = None if _YEAR_FIRST.search(text) else _NUMBERS.search(text)
+    if numbers is None or numbers[2] == "." or (int(numbers[1]) > 12) == (int(numbers[3]) > 12):
         return None
-    return int(found[3]) > 12
+    return int(numbers[3]) > 12
 
 
 Reading = Callable[[str], float]
@@ -98,9 +98,9 @@ def readings(times: Callable[[], Iterable[str]], order: Order | None) -> tuple[l
             return [form], None
         if place > furthest:
             furthest, why = place, bad
-    told = {is_first for text in times() if (is_first := _is_month_first(text)) is not None}
-    found: list[Order] = ["month-first" if is_first else "day-first" for is_first in sorted(told)]
-    orders = [order] if order else found
+    month_first = {is_first for text in times() if (is_first := _is_month_first(text)) is not None}
+    column_orders: list[Order] = ["month-first" if is_first else "day-first" for is_first in sorted(month_first)]
+    orders = [order] if order else column_orders
     if len(orders) > 1:
         return [], next(text for text in times() if _is_month_first(text))
     written = [partial(_written, order=each) for each in orders or ("day-first", "month-first")]

@@ -22,6 +22,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.local import IdIndex, hash_id
 from polyrank.model.representations import Representations
 
+CANDIDATES_FILE = "candidates.arrow"
 TEXTS_FILE = "texts.index"
 BATCH_ROWS = 8192
 PART_ROWS = 2048
@@ -106,11 +107,11 @@ class CandidateTable:
 
     def rows(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Candidate]:
         """Read the candidates of rows, in the order asked; IndexError if one is negative or past the end."""
-        wanted = np.asarray(rows, dtype=np.int64)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(self)):
+        numbers = np.asarray(rows, dtype=np.int64)
+        if numbers.size and (numbers.min() < 0 or numbers.max() >= len(self)):
             raise IndexError(f"rows must be within 0..{len(self) - 1}")
-        places = np.searchsorted(self._starts, wanted, side="right") - 1
-        offsets = wanted - self._starts[places]
+        places = np.searchsorted(self._starts, numbers, side="right") - 1
+        offsets = numbers - self._starts[places]
         return [self._read(place, offset) for place, offset in zip(places.tolist(), offsets.tolist(), strict=True)]
 
     def _read(self, place: int, offset: int) -> Candidate:
@@ -142,15 +143,15 @@ class CandidateTable:
         place, offset = self._parts[part]
         column = self._batches[place].column("metadata").slice(offset, PART_ROWS)
         hits = pc.indices_nonzero(pc.match_substring(column, containing))
-        found = cast(list[str], column.take(hits).to_pylist())
-        return list(zip((int(self._starts[place]) + offset + hits.to_numpy()).tolist(), found, strict=True))
+        texts = cast(list[str], column.take(hits).to_pylist())
+        return list(zip((int(self._starts[place]) + offset + hits.to_numpy()).tolist(), texts, strict=True))
 
 
 class KnownTexts(NamedTuple):
     """Which of some texts are stored, as positions (n,), ascending, and what was made of these."""
 
     positions: NDArray[np.int64]
-    made: Representations
+    representations: Representations
 
 
 FindTexts = Callable[[Sequence[str]], KnownTexts]
@@ -179,7 +180,7 @@ class TextIndex:
     def first_rows(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Return the first row of each text, (N,); -1 for a text that is not there."""
         rows = self._rows.rows(texts)
-        found = np.flatnonzero(rows >= 0)
-        stored = zip(found.tolist(), self._table.texts(rows[found]), strict=True)
-        rows[[at for at, text in stored if text != texts[at]]] = -1  # another text of the same hash
+        hits = np.flatnonzero(rows >= 0)
+        pairs = zip(hits.tolist(), self._table.texts(rows[hits]), strict=True)
+        rows[[at for at, text in pairs if text != texts[at]]] = -1  # another text of the same hash
         return rows

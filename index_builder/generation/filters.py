@@ -29,7 +29,7 @@ import orjson
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.index_builder.pool.instants import Instant, instant
+from polyrank.index_builder.pool.values import Instant, instant
 from polyrank.model.text.reading import Steps
 
 _Mask = NDArray[np.bool_]
@@ -58,8 +58,8 @@ def matching_places(metadata: Sequence[Mapping[str, Any]], filter_: Mapping[str,
 
     def of_field(field: str) -> _Postings:
         postings = _Postings(len(metadata))
-        found = ((at, values_of(cells, field)) for at, cells in enumerate(metadata))
-        postings.add((at, values) for at, values in found if values)
+        rows = ((at, values_of(cells, field)) for at, cells in enumerate(metadata))
+        postings.add((at, values) for at, values in rows if values)
         return postings.in_order()
 
     return np.flatnonzero(_mask(len(metadata), of_field, filter_))
@@ -73,15 +73,15 @@ def values_of(metadata: Mapping[str, Any], field: str) -> list[Any]:
     """
     if field in metadata:
         return [metadata[field]]
-    found: list[Any] = []
+    values: list[Any] = []
     if 0 < field.count(".") <= MOST_DOTS:
         parts = field.split(".")
         for at in range(1, len(parts)):
             outer = metadata.get(".".join(parts[:at]))
             for inner in outer if isinstance(outer, list) else [outer]:
                 if isinstance(inner, dict):
-                    found += values_of(inner, ".".join(parts[at:]))
-    return found
+                    values += values_of(inner, ".".join(parts[at:]))
+    return values
 
 
 def names_of(metadata: Mapping[str, Any]) -> Iterator[str]:
@@ -111,8 +111,8 @@ def kinds_of(values: Iterable[Any]) -> set[str]:
     """The kinds of values that a filter tells apart, in words; objects alone are none that it can ask for."""
     values = list(values)
     keys = (key for value in values for key in keys_of(value))
-    found = {_DATES if _instant(key) else _KINDS[key[0]] for key in keys}
-    return found or ({"objects"} if values else set())
+    kinds = {_DATES if _instant(key) else _KINDS[key[0]] for key in keys}
+    return kinds or ({"objects"} if values else set())
 
 
 def kinds_in(table: CandidateTable, field: str, removed: NDArray[np.int64]) -> set[str]:
@@ -141,18 +141,18 @@ def reading(table: CandidateTable, filter_: Mapping[str, Any]) -> Steps[None]:
     fields = _fields_of(table)
     while fields.read_names(table):
         yield
-    for field in _named(filter_):
+    for field in _field_names(filter_):
         while fields.read(table, field):
             yield
 
 
-def _named(filter_: Mapping[str, Any]) -> set[str]:
+def _field_names(filter_: Mapping[str, Any]) -> set[str]:
     names: set[str] = set()
-    for key, wanted in filter_.items():
+    for key, operand in filter_.items():
         if key == "$not":
-            names |= _named(wanted)
+            names |= _field_names(operand)
         elif key in ("$and", "$or"):
-            names = names.union(*map(_named, wanted))
+            names = names.union(*map(_field_names, operand))
         else:
             names.add(key)
     return names
@@ -160,19 +160,19 @@ def _named(filter_: Mapping[str, Any]) -> set[str]:
 
 def _mask(size: int, of_field: "Callable[[str], _Postings]", filter_: Mapping[str, Any]) -> _Mask:
     matching = np.ones(size, bool)
-    for key, wanted in filter_.items():
+    for key, operand in filter_.items():
         if key == "$not":
-            matching &= ~_mask(size, of_field, wanted)
+            matching &= ~_mask(size, of_field, operand)
         elif key == "$and":
-            for inner in wanted:
+            for inner in operand:
                 matching &= _mask(size, of_field, inner)
         elif key == "$or":
-            found = np.zeros(size, bool)
-            for inner in wanted:
-                found |= _mask(size, of_field, inner)
-            matching &= found
+            any_of = np.zeros(size, bool)
+            for inner in operand:
+                any_of |= _mask(size, of_field, inner)
+            matching &= any_of
         else:
-            matching &= of_field(key).mask(wanted)
+            matching &= of_field(key).mask(operand)
     return matching
 
 
@@ -190,13 +190,13 @@ class _Fields:
         self._names: set[str] = set()
         self._absent: set[str] = set()  # known only by reading, where there are too many names to keep
         self._names_read = 0  # parts
-        self._known: dict[str, _Postings] = {}
+        self._postings: dict[str, _Postings] = {}
         self._unfinished: dict[str, tuple[_Postings, int]] = {}  # with the parts read
 
     def postings(self, field: str) -> "_Postings":
         """Return the rows of a field that has been read."""
-        known = self._known.get(field)
-        return _Postings(self._size).in_order() if known is None else known
+        postings = self._postings.get(field)
+        return _Postings(self._size).in_order() if postings is None else postings
 
     @property
     def names(self) -> list[str]:
@@ -220,7 +220,7 @@ class _Fields:
         """Read a field in one more part of the table; returns whether there was one."""
         with self._lock:
             may_exist = field not in self._absent if len(self._names) > _MOST_NAMES else field in self._names
-            if field in self._known or not may_exist:
+            if field in self._postings or not may_exist:
                 return False
             postings, part = self._unfinished.pop(field, (_Postings(self._size), 0))
             if part < table.parts:
@@ -231,8 +231,8 @@ class _Fields:
             return False
 
     def _keep(self, field: str, postings: "_Postings") -> None:
-        if postings.in_order().is_found:
-            self._known[field] = postings
+        if postings.in_order().has_rows:
+            self._postings[field] = postings
             return
         if len(self._absent) >= _MOST_NAMES:  # requests may name any number
             self._absent.clear()
@@ -267,8 +267,8 @@ class _Postings:
             present.append(row)
             for key in chain.from_iterable(map(keys_of, values)):
                 number = self._numbers.setdefault(key, count := len(self._numbers))
-                if number == count and (found := _instant(key)):
-                    self._begins[number] = found.begin
+                if number == count and (time := _instant(key)):
+                    self._begins[number] = time.begin
                 numbers.append(number)
                 rows.append(row)
 
@@ -283,8 +283,8 @@ class _Postings:
         self._rows = rows[order]
         self._starts = np.searchsorted(places[order], np.arange(len(self._numbers) + 1))
         is_time, begins = np.zeros(len(self._numbers), bool), np.zeros(len(self._numbers), np.int64)
-        found = list(self._begins)
-        is_time[found], begins[found] = True, list(self._begins.values())
+        time_numbers = list(self._begins)
+        is_time[time_numbers], begins[time_numbers] = True, list(self._begins.values())
         numbers, rows = numbers[is_time[numbers]], rows[is_time[numbers]]
         order = np.argsort(begins[numbers], kind="stable")
         self._times, self._rows_in_time = begins[numbers][order], rows[order]
@@ -292,7 +292,7 @@ class _Postings:
         return self
 
     @property
-    def is_found(self) -> bool:
+    def has_rows(self) -> bool:
         return len(self._present) > 0
 
     def kinds(self, removed: NDArray[np.int64]) -> set[str]:
@@ -300,25 +300,25 @@ class _Postings:
         of_kinds = {name: self._slice(self._first(kind), self._first(kind + 1)) for kind, name in enumerate(_KINDS)}
         strings, dates = (np.bincount(rows, minlength=self._size) for rows in (of_kinds["strings"], self._rows_in_time))
         of_kinds |= {"strings": np.flatnonzero(strings > dates), _DATES: self._rows_in_time}
-        found = {name for name, rows in of_kinds.items() if not np.isin(rows, removed).all()}
-        return found or ({"objects"} if not np.isin(self._present, removed).all() else set())
+        kinds = {name for name, rows in of_kinds.items() if not np.isin(rows, removed).all()}
+        return kinds or ({"objects"} if not np.isin(self._present, removed).all() else set())
 
     def _first(self, kind: int) -> int:
         return bisect_left(self._values, (kind,))
 
-    def mask(self, wanted: Any) -> _Mask:
-        if not isinstance(wanted, Mapping):
-            ends = ((bisect_left(self._values, key), bisect_right(self._values, key)) for key in set(keys_of(wanted)))
+    def mask(self, operand: Any) -> _Mask:
+        if not isinstance(operand, Mapping):
+            ends = ((bisect_left(self._values, key), bisect_right(self._values, key)) for key in set(keys_of(operand)))
             return self._mask_of(self._slice(*each) for each in ends)
-        bounds = {name: bound for name, bound in wanted.items() if name != "exists"}
+        bounds = {name: bound for name, bound in operand.items() if name != "exists"}
         matching = self._mask_of([self._between(**bounds)]) if bounds else np.ones(self._size, bool)
-        if "exists" in wanted:
-            matching &= self._mask_of([self._present]) == wanted["exists"]
+        if "exists" in operand:
+            matching &= self._mask_of([self._present]) == operand["exists"]
         return matching
 
-    def _mask_of(self, found: Iterator[NDArray[np.int64]] | list[NDArray[np.int64]]) -> _Mask:
+    def _mask_of(self, slices: Iterator[NDArray[np.int64]] | list[NDArray[np.int64]]) -> _Mask:
         mask = np.zeros(self._size, bool)
-        for rows in found:
+        for rows in slices:
             mask[rows] = True
         return mask
 

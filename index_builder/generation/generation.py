@@ -21,18 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.generation.candidates import TEXTS_FILE, CandidateTable, KnownTexts, TextIndex
+from polyrank.index_builder.generation.candidates import (
+    CANDIDATES_FILE,
+    TEXTS_FILE,
+    CandidateTable,
+    KnownTexts,
+    TextIndex,
+)
 from polyrank.index_builder.generation.manifest import MANIFEST_FILE, PARTS, FileEntry, Manifest, part_directory
 from polyrank.index_builder.generation.words import Words, evidence_of, open_words
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.layout import TEMPORARY_PREFIX, why_not_plain
-from polyrank.index_builder.vectors.blocks import LATE_FILE, late_files
-from polyrank.index_builder.vectors.local import IDS_FILE, MATRIX_FILE, LocalEmbeddings
+from polyrank.index_builder.vectors.local import IDS_FILE, LATE_FILE, MATRIX_FILE, LocalEmbeddings, late_files
 from polyrank.model.errors import CheckpointInvalid, shortage_in
 from polyrank.model.inputs import open_input, read_input
 from polyrank.model.representations import LateRows, Representations
 
-CANDIDATES_FILE = "candidates.arrow"
 INDEX_FILE = "index.faiss"
 ORDER_FILE = "order.bin"
 MODEL_DIRECTORY = "model"
@@ -77,14 +81,14 @@ class Generation:
         manifest, directory = whole.of_part(part), path / whole.directory(part)
         try:
             _check_part(directory, manifest, verify, needs_matrix)
-            opened = cls._mapped(directory, whole, manifest, path / MODEL_DIRECTORY)
+            generation = cls._mapped(directory, whole, manifest, path / MODEL_DIRECTORY)
             if verify:
-                opened.candidates.check()
-            return opened
+                generation.candidates.check()
+            return generation
         # pyarrow's errors are ValueErrors. An OSError means that a file cannot be read.
         except (OSError, ValueError, CheckpointInvalid) as error:
-            named = f"part {whole.parts[part].name}: {error}" if len(whole.parts) > 1 else str(error)
-            raise shortage_in(error) or GenerationCorrupt(manifest.id, named) from error
+            message = f"part {whole.parts[part].name}: {error}" if len(whole.parts) > 1 else str(error)
+            raise shortage_in(error) or GenerationCorrupt(manifest.id, message) from error
 
     @classmethod
     def _mapped(cls, path: Path, whole: Manifest, manifest: Manifest, model: Path) -> "Generation":
@@ -134,12 +138,12 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def describe_files(
-    path: Path, known: Mapping[str, Mapping[str, FileEntry]] = MappingProxyType({})
+    path: Path, known_files: Mapping[str, Mapping[str, FileEntry]] = MappingProxyType({})
 ) -> dict[str, FileEntry]:
-    """Describe the files in a generation's directory for its manifest; `known` ones are not read, by their folder."""
-    told = {f"{folder}{name}": entry for folder, files in known.items() for name, entry in files.items()}
-    found = sorted(_files(path).items())
-    return {name: told.get(name) or FileEntry(sha256_of(file), file.stat().st_size) for name, file in found}
+    """Describe the files in a generation's directory for its manifest; `known_files`, by their folder, are not read."""
+    entries = {f"{folder}{name}": entry for folder, files in known_files.items() for name, entry in files.items()}
+    paths = sorted(_files(path).items())
+    return {name: entries.get(name) or FileEntry(sha256_of(file), file.stat().st_size) for name, file in paths}
 
 
 def sha256_of(path: Path) -> str:
@@ -154,60 +158,60 @@ def check_beside_parts(path: Path, manifest: Manifest, *, verify: bool = True) -
         return
     own = tuple(f"{part_directory(part)}/" for part in range(len(manifest.parts)))
     try:
-        found = {name: file for name, file in _files(path).items() if not name.startswith(own)}
+        files = {name: file for name, file in _files(path).items() if not name.startswith(own)}
         expected = {name: entry for name, entry in manifest.files.items() if not name.startswith(f"{PARTS}/")}
-        if missing := set(expected) - set(found):
+        if missing := set(expected) - set(files):
             raise ValueError(f"{min(missing)} is missing")
-        _check_files(found, _empty_directories(path) - {name.rstrip("/") for name in own}, expected, verify)
+        _check_files(files, _empty_directories(path) - {name.rstrip("/") for name in own}, expected, verify)
     except (OSError, ValueError) as error:
         raise shortage_in(error) or GenerationCorrupt(manifest.id, str(error)) from error
 
 
 def _check_part(path: Path, manifest: Manifest, verify: bool, needs_matrix: bool) -> None:
-    found, expected = _files(path), manifest.files
+    files, expected = _files(path), manifest.files
     required = {MATRIX_FILE, IDS_FILE, CANDIDATES_FILE, TEXTS_FILE} | late_files(manifest.late)
     required |= {INDEX_FILE} if manifest.index.factory else set()
     required |= set() if manifest.is_whole else {ORDER_FILE}
-    missing = (set(expected) | required) - set(found)
+    missing = (set(expected) | required) - set(files)
     if missing <= _IN_REDIS and not needs_matrix:
         expected = {name: entry for name, entry in expected.items() if name not in missing}
     elif missing:
         only = "; a replica without it can be served with --vectors redis" if missing <= _IN_REDIS else ""
         raise ValueError(f"{min(missing)} is missing{only}")
-    _check_files(found, _empty_directories(path), expected, verify)
+    _check_files(files, _empty_directories(path), expected, verify)
 
 
-def _check_files(found: dict[str, Path], empty: set[str], expected: dict[str, FileEntry], verify: bool) -> None:
-    if extra := sorted((set(found) | empty) - set(expected)):
+def _check_files(files: dict[str, Path], empty: set[str], expected: dict[str, FileEntry], verify: bool) -> None:
+    if extra := sorted((set(files) | empty) - set(expected)):
         raise ValueError(f"{extra[0]} is not in the manifest")
     for name, entry in expected.items():
-        size = found[name].stat().st_size
+        size = files[name].stat().st_size
         if size != entry.bytes:
             raise ValueError(f"{name} has {size} bytes, the manifest says {entry.bytes}")
-        if verify and sha256_of(found[name]) != entry.sha256:
+        if verify and sha256_of(files[name]) != entry.sha256:
             raise ValueError(f"the sha256 of {name} differs from the manifest's")
 
 
 def _files(path: Path) -> dict[str, Path]:
     """Every file below the directory but the manifest, by relative path; links and devices raise ValueError."""
-    found = {}
-    for folder, folders, names in os.walk(path, onerror=_raised):
+    files = {}
+    for folder, folders, names in os.walk(path, onerror=_raise):
         for entry in map(Path(folder).joinpath, [*folders, *names]):
             if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
                 raise ValueError(f"{entry.relative_to(path)} is not a plain file")
             if entry.is_file():
-                found[entry.relative_to(path).as_posix()] = entry
-    found.pop(MANIFEST_FILE, None)
-    return found
+                files[entry.relative_to(path).as_posix()] = entry
+    files.pop(MANIFEST_FILE, None)
+    return files
 
 
 def _empty_directories(path: Path) -> set[str]:
     """The empty directories below the directory, by relative path; others show in the paths of their files."""
-    walked = os.walk(path, onerror=_raised)
-    return {Path(folder).relative_to(path).as_posix() for folder, folders, names in walked if not folders + names}
+    walk = os.walk(path, onerror=_raise)
+    return {Path(folder).relative_to(path).as_posix() for folder, folders, names in walk if not folders + names}
 
 
-def _raised(error: OSError) -> None:
+def _raise(error: OSError) -> None:
     raise error  # by default `os.walk` leaves out a directory that it cannot read
 
 
@@ -232,14 +236,14 @@ class StoredTexts:
 
     def __call__(self, texts: Sequence[str]) -> KnownTexts:
         """Return which texts there are, and what was made of them."""
-        open_, found, made = np.arange(len(texts)), [np.empty(0, np.int64)], []
+        open_, places, parts = np.arange(len(texts)), [np.empty(0, np.int64)], []
         for index, embeddings in self._opened:
             rows = index.first_rows([texts[at] for at in open_.tolist()])
             if (rows >= 0).any():
-                found.append(open_[rows >= 0])
-                made.append(embeddings.representations(rows[rows >= 0]))
+                places.append(open_[rows >= 0])
+                parts.append(embeddings.representations(rows[rows >= 0]))
                 open_ = open_[rows < 0]
-        positions = np.concatenate(found)
-        if not made:
+        positions = np.concatenate(places)
+        if not parts:
             return KnownTexts(positions, Representations.none(self._dim, self._late))
-        return KnownTexts(np.sort(positions), Representations.join(made).take(np.argsort(positions)))
+        return KnownTexts(np.sort(positions), Representations.join(parts).take(np.argsort(positions)))

@@ -57,14 +57,14 @@ class SearchTimes:
         return SearchTimes(round(exact_ms, 3), round(hnsw_ms, 3))
 
 
-def grown_scan(taken: float, before: int, after: int) -> float:
-    """The time of a scan of `after` rows, if one of `before` rows takes `taken`."""
-    return float(taken * (after / before) ** _SCAN_GROWTH)
+def grown_scan(seconds: float, before: int, after: int) -> float:
+    """The time of a scan of `after` rows, if one of `before` rows takes `seconds`."""
+    return float(seconds * (after / before) ** _SCAN_GROWTH)
 
 
-def grown_hnsw(taken: float, before: int, after: int) -> float:
-    """The time of a search of a graph of `after` rows, more than 1, if one of `before` rows takes `taken`."""
-    return taken * math.log(after) / math.log(before)
+def grown_hnsw(seconds: float, before: int, after: int) -> float:
+    """The time of a search of a graph of `after` rows, more than 1, if one of `before` rows takes `seconds`."""
+    return seconds * math.log(after) / math.log(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ def _has_room_for_hnsw(count: int, dim: int) -> bool:
 
 def _lists(count: int) -> int:
     """A power of two near 4 sqrt(N), but no more than can be trained."""
-    wanted: int = 2 ** round(math.log2(4 * math.sqrt(count)))
-    return max(1, min(wanted, count // _ROWS_A_LIST))
+    lists: int = 2 ** round(math.log2(4 * math.sqrt(count)))
+    return max(1, min(lists, count // _ROWS_A_LIST))
 
 
 def _parts(dim: int) -> int:
@@ -154,8 +154,8 @@ def _parts(dim: int) -> int:
 
 def _rows_needed(factory: str, dim: int) -> int:
     """How many rows it takes to train an index: as many as it has lists, or centroids in its quantizer."""
-    made: Any = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)  # must outlive its core
-    core = core_of(made)
+    faiss_index: Any = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)  # must outlive its core
+    core = core_of(faiss_index)
     quantizer = getattr(core, "pq", None)
     return max(lists_of(core), 2**quantizer.nbits if quantizer is not None else 1)
 
@@ -166,25 +166,25 @@ def check_factory(index: str, dim: int) -> None:
         return
     refused = f"--index {index!r} is none of {', '.join(KINDS)} and no FAISS factory string"
     try:
-        made: Any = faiss.index_factory(dim, index, faiss.METRIC_INNER_PRODUCT)
-        if made.metric_type != faiss.METRIC_INNER_PRODUCT:
+        faiss_index: Any = faiss.index_factory(dim, index, faiss.METRIC_INNER_PRODUCT)
+        if faiss_index.metric_type != faiss.METRIC_INNER_PRODUCT:
             raise InvalidInput(f"{refused} that searches by inner product")
-        if isinstance(made, faiss.IndexPreTransform):
-            _check_transforms(made, refused)
-        if made.is_trained:
-            made.add(np.ones((1, dim), np.float32))
-            made.search(np.ones((1, dim), np.float32), 1)
+        if isinstance(faiss_index, faiss.IndexPreTransform):
+            _check_transforms(faiss_index, refused)
+        if faiss_index.is_trained:
+            faiss_index.add(np.ones((1, dim), np.float32))
+            faiss_index.search(np.ones((1, dim), np.float32), 1)
     except RuntimeError as error:
         raise InvalidInput(f"{refused} for {dim} dimensions: {reason(error)}") from error
 
 
-def _check_transforms(made: Any, refused: str) -> None:
-    for at in range(made.chain.size()):
-        step = faiss.downcast_VectorTransform(made.chain.at(at))
+def _check_transforms(faiss_index: Any, refused: str) -> None:
+    for at in range(faiss_index.chain.size()):
+        step = faiss.downcast_VectorTransform(faiss_index.chain.at(at))
         if isinstance(step, faiss.OPQMatrix) and (step.M < 1 or step.d_out % step.M):
-            raise InvalidInput(f"{refused} for {made.d} dimensions: OPQ{step.M} does not divide {step.d_out}")
+            raise InvalidInput(f"{refused} for {faiss_index.d} dimensions: OPQ{step.M} does not divide {step.d_out}")
         if isinstance(step, faiss.LinearTransform) and not 1 <= step.d_out <= step.d_in:
-            raise InvalidInput(f"{refused} for {made.d} dimensions: {step.d_out} of {step.d_in} cannot be kept")
+            raise InvalidInput(f"{refused} for {faiss_index.d} dimensions: {step.d_out} of {step.d_in} cannot be kept")
 
 
 def core_of(index: Any) -> Any:

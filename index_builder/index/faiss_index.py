@@ -125,11 +125,11 @@ class CandidateIndex:
         dropped = np.empty(0, np.int64) if exclude is None else exclude
         if only is None and self._gpu is not None and self._gpu.takes(depth + len(dropped), self.spec.params):
             products, rows = self._gpu.search(codes, depth + len(dropped), self.spec.params)
-            return _kept(rows, products, ~np.isin(rows, dropped), depth)
+            return _first_rows(rows, products, ~np.isin(rows, dropped), depth)
         if only is None and not len(dropped):
             there = min(depth, self.count)  # FAISS's NSG looks for more rows than there are without an end
             products, rows = self._index.search(codes, there, params=self._parameters(there, None))
-            return (rows, products) if there == depth else _kept(rows, products, rows >= 0, depth)
+            return (rows, products) if there == depth else _first_rows(rows, products, rows >= 0, depth)
         if not self._takes_selectors:
             return self._overfetched(codes, depth, dropped, only)
         if only is None:
@@ -176,14 +176,14 @@ class CandidateIndex:
         """Search for ever more rows without a selector until enough of them are allowed."""
         allowed = np.ones(self.count, bool) if only is None else only.copy()
         allowed[dropped] = False
-        wanted = depth + len(dropped)
+        limit = depth + len(dropped)
         while True:
-            wanted = min(wanted, self.count)
-            products, rows = self._index.search(codes, wanted, params=self._parameters(wanted, None))
-            kept = (rows >= 0) & allowed[rows]
-            if wanted == self.count or (kept.sum(axis=1) >= depth).all():
-                return _kept(rows, products, kept, depth)
-            wanted *= 2
+            limit = min(limit, self.count)
+            products, rows = self._index.search(codes, limit, params=self._parameters(limit, None))
+            fits = (rows >= 0) & allowed[rows]
+            if limit == self.count or (fits.sum(axis=1) >= depth).all():
+                return _first_rows(rows, products, fits, depth)
+            limit *= 2
 
 
 class _Effort(NamedTuple):
@@ -250,28 +250,28 @@ def _sample(matrix: NDArray[Any], count: int) -> NDArray[np.float32]:
 
 def _nested(index: Any, params: dict[str, int], depth: int, selector: Any) -> Any:
     """Search parameters, nested as the index is; None where it takes none."""
-    known: Any = faiss  # the stubs lack the keyword arguments
+    untyped: Any = faiss  # the stubs lack the keyword arguments
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexPreTransform):
         inner = _nested(index.index, params, depth, selector)
-        return inner and known.SearchParametersPreTransform(index_params=inner)
+        return inner and untyped.SearchParametersPreTransform(index_params=inner)
     if isinstance(index, faiss.IndexRefine):
         inner = _nested(index.base_index, params, depth, selector)
-        return inner and known.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=inner)
+        return inner and untyped.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=inner)
     options = {} if selector is None else {"sel": selector}
     if isinstance(index, faiss.IndexHNSW):
-        return known.SearchParametersHNSW(efSearch=max(params["efSearch"], depth), **options)
+        return untyped.SearchParametersHNSW(efSearch=max(params["efSearch"], depth), **options)
     if isinstance(index, faiss.IndexIVF):
-        return known.SearchParametersIVF(nprobe=params["nprobe"], **options)
-    return known.SearchParameters(**options) if options else None
+        return untyped.SearchParametersIVF(nprobe=params["nprobe"], **options)
+    return untyped.SearchParameters(**options) if options else None
 
 
-def _kept(rows: Rows, products: Products, kept: NDArray[np.bool_], depth: int) -> tuple[Rows, Products]:
+def _first_rows(rows: Rows, products: Products, allowed: NDArray[np.bool_], depth: int) -> tuple[Rows, Products]:
     """The first `depth` kept rows of each line, filled up with -1."""
-    first = np.argsort(~kept, axis=1, kind="stable")[:, :depth]
-    taken = np.take_along_axis(kept, first, axis=1)
-    rows = np.where(taken, np.take_along_axis(rows, first, axis=1), -1)
-    products = np.where(taken, np.take_along_axis(products, first, axis=1), -np.inf).astype(np.float32)
+    first = np.argsort(~allowed, axis=1, kind="stable")[:, :depth]
+    filled = np.take_along_axis(allowed, first, axis=1)
+    rows = np.where(filled, np.take_along_axis(rows, first, axis=1), -1)
+    products = np.where(filled, np.take_along_axis(products, first, axis=1), -np.inf).astype(np.float32)
     missing = depth - rows.shape[1]
     return (
         np.pad(rows, ((0, 0), (0, missing)), constant_values=-1),

@@ -102,7 +102,7 @@ class Probe(NamedTuple):
 class Probes:
     """Contexts, and the scores of their best rows by a scan of the whole matrix."""
 
-    def __init__(self, matrix: NDArray[Any], given: Sequence[Probe], seed: int = 0) -> None:
+    def __init__(self, matrix: NDArray[Any], contexts: Sequence[Probe], seed: int = 0) -> None:
         """Choose the probes and scan the matrix (N, D) for the best rows of each.
 
         Words count for all that are given, or for none. If none are given, rows of the matrix are drawn. Words do not
@@ -110,12 +110,12 @@ class Probes:
         """
         rng = np.random.default_rng(seed)
         most = min(MOST_PROBES, max(_LEAST_PROBES, _PROBED_ROWS // len(matrix)))
-        self.source = "given" if given else "pool"
-        self.of = VECTORS_AND_WORDS if given and given[0].read_words is not None else VECTORS
+        self.source = "given" if contexts else "pool"
+        self.of = VECTORS_AND_WORDS if contexts and contexts[0].read_words is not None else VECTORS
         self._matrix = matrix
-        chosen = rng.permutation(len(given) or len(matrix))[:most]
-        if given:
-            self._probes, self._own = [given[at] for at in chosen], [chosen[:0]] * len(chosen)
+        chosen = rng.permutation(len(contexts) or len(matrix))[:most]
+        if contexts:
+            self._probes, self._own = [contexts[at] for at in chosen], [chosen[:0]] * len(chosen)
         else:
             self._probes = [Probe(np.asarray(matrix[[row]], np.float32)) for row in chosen]
             self._own = list(chosen[:, None])
@@ -127,34 +127,34 @@ class Probes:
 
     def measure(self, index: CandidateIndex) -> Recall:
         """Retrieve and score every probe as the service does with a request."""
-        found, seconds = [], []
-        for probe, own, wanted in zip(self._probes, self._own, self._scores, strict=True):
+        shares, seconds = [], []
+        for probe, own, best in zip(self._probes, self._own, self._scores, strict=True):
             began = time.perf_counter()
             scores = search(index, self._matrix, probe.codes, _PLACES[-1], own, probe.additions()).scores
             seconds.append(time.perf_counter() - began)
-            found.append([_share(scores, wanted, places) for places in _PLACES])
-        at_10, at_100 = np.mean(found, axis=0).round(6).tolist()
+            shares.append([_share(scores, best, places) for places in _PLACES])
+        at_10, at_100 = np.mean(shares, axis=0).round(6).tolist()
         p50, p99 = np.percentile(seconds, (50, 99)) * 1000
-        return Recall(at_10, at_100, self.of, self.source, len(found), round(float(p50), 3), round(float(p99), 3))
+        return Recall(at_10, at_100, self.of, self.source, len(shares), round(float(p50), 3), round(float(p99), 3))
 
 
-def _share(found: NDArray[np.float32], wanted: NDArray[np.float32], places: int) -> float:
+def _share(scores: NDArray[np.float32], best: NDArray[np.float32], places: int) -> float:
     """The share of the first places whose scores were found. A small pool has fewer places."""
-    places = min(places, len(wanted))
+    places = min(places, len(best))
     if places == 0:
         return 1.0
-    last = wanted[places - 1]
-    return min(int((found >= last - _ROUNDING * max(1.0, abs(last))).sum()), places) / places
+    last = best[places - 1]
+    return min(int((scores >= last - _ROUNDING * max(1.0, abs(last))).sum()), places) / places
 
 
 def measured(
-    index: CandidateIndex, matrix: NDArray[Any], given: Sequence[Probe], least: float
+    index: CandidateIndex, matrix: NDArray[Any], contexts: Sequence[Probe], least: float
 ) -> tuple[CandidateIndex, Recall]:
     """Measure an index. With given probes, tune it until recall@10 is `least`, or raise BuildError."""
-    if index.is_exact and not given:
+    if index.is_exact and not contexts:
         return index, EXACT  # with one code, the list of the nearest rows is the ranking
-    probes = Probes(matrix, given)
-    return _tuned(index, probes, least) if given else (index, probes.measure(index))
+    probes = Probes(matrix, contexts)
+    return _tuned(index, probes, least) if contexts else (index, probes.measure(index))
 
 
 def _tuned(index: CandidateIndex, probes: Probes, least: float) -> tuple[CandidateIndex, Recall]:
@@ -181,17 +181,17 @@ def time_searches(matrix: NDArray[Any], contexts: Sequence[Codes]) -> SearchTime
     A context is given by its vectors (M, D), with the score scale multiplied in.
     """
     with threads.only_one(), faiss_threads(1):
-        scanned = _spread(matrix, SCANNED_ROWS)
-        scan = prepare(scanned)
+        scan_sample = _spread(matrix, SCANNED_ROWS)
+        scan = prepare(scan_sample)
         for rows in GRAPH_ROWS:
-            linked = _spread(matrix, rows)
-            graph = CandidateIndex.build(choose_index("hnsw", len(linked), matrix.shape[1]), linked)
+            graph_sample = _spread(matrix, rows)
+            graph = CandidateIndex.build(choose_index("hnsw", len(graph_sample), matrix.shape[1]), graph_sample)
             by_scan, by_graph = _milliseconds(
-                [lambda codes: scan.top_k([Query(codes, _K)]), partial(search, graph, linked, k=_K)], contexts
+                [lambda codes: scan.top_k([Query(codes, _K)]), partial(search, graph, graph_sample, k=_K)], contexts
             )
             times = SearchTimes(
-                round(grown_scan(by_scan, len(scanned), len(matrix)), 3),
-                round(grown_hnsw(by_graph, len(linked), len(matrix)), 3),
+                round(grown_scan(by_scan, len(scan_sample), len(matrix)), 3),
+                round(grown_hnsw(by_graph, len(graph_sample), len(matrix)), 3),
             )
             if times.ratio > STAYS:
                 break

@@ -45,30 +45,30 @@ def largest_rows(values: NDArray[np.float32], count: int, allowed: NDArray[np.bo
     """
     if allowed is not None:
         values = np.where(allowed, values, np.float32(-np.inf))
-    wanted = count + 1  # the last one is the largest of the rest
-    least = _reached(values, wanted)
-    rows = _largest(values, np.flatnonzero(values >= least if least > -np.inf else values > least), wanted)
-    found = LargestRows(rows, values[rows], -np.inf)
-    return found.first(count)
+    total = count + 1  # the last one is the largest of the rest
+    least = _threshold(values, total)
+    rows = _largest(values, np.flatnonzero(values >= least if least > -np.inf else values > least), total)
+    largest = LargestRows(rows, values[rows], -np.inf)
+    return largest.first(count)
 
 
-def _reached(values: NDArray[np.float32], wanted: int) -> float:
+def _threshold(values: NDArray[np.float32], count: int) -> float:
     """Return a number that at least so many values reach; -inf where it is not worth looking for one."""
-    groups = _GROUPS * wanted
+    groups = _GROUPS * count
     size = len(values) // groups
     if size < 2:
         return -np.inf
     best = values[: size * groups].reshape(size, groups).max(axis=0)
-    return float(np.partition(best, groups - wanted)[groups - wanted])
+    return float(np.partition(best, groups - count)[groups - count])
 
 
-def _largest(values: NDArray[np.float32], rows: Rows, wanted: int) -> Rows:
-    """Return the rows with the largest values of some rows, which are ascending; at most `wanted`, in order."""
+def _largest(values: NDArray[np.float32], rows: Rows, count: int) -> Rows:
+    """Return the rows with the largest values of some rows, which are ascending; at most `count`, in order."""
     of_rows = values[rows]
-    if len(rows) > wanted:  # without sorting them all: many can be equal
-        last = np.partition(of_rows, len(rows) - wanted)[len(rows) - wanted]
+    if len(rows) > count:  # without sorting them all: many can be equal
+        last = np.partition(of_rows, len(rows) - count)[len(rows) - count]
         above = np.flatnonzero(of_rows > last)
-        ties = np.flatnonzero(of_rows == last)[: wanted - len(above)]
+        ties = np.flatnonzero(of_rows == last)[: count - len(above)]
         rows = rows[np.concatenate([above, ties])]
         of_rows = values[rows]
     return rows[np.lexsort((rows, -of_rows))]
@@ -97,14 +97,14 @@ def best_by_words(
     return BestByWords(additions.late_weight, largest_rows(additions.values, max(limit, index.depth), allowed))
 
 
-def with_words(index: CandidateIndex, found: FoundRows, words: BestByWords, limit: int) -> FoundRows:
+def with_words(index: CandidateIndex, hits: FoundRows, words: BestByWords, limit: int) -> FoundRows:
     """Add the best by words to what `retrieve` found with this limit, and bound the whole score of the other rows."""
     best = words.best.first(max(limit, index.depth))
-    rows = np.union1d(found.rows, best.rows)
-    if -np.inf in (found.bound, best.rest):
+    rows = np.union1d(hits.rows, best.rows)
+    if -np.inf in (hits.bound, best.rest):
         return FoundRows(rows, -np.inf)  # there are no other rows
-    margin = CERTIFICATE_MARGIN * max(1.0, abs(found.bound))
-    return FoundRows(rows, words.late_weight * (found.bound + margin) + best.rest)
+    margin = CERTIFICATE_MARGIN * max(1.0, abs(hits.bound))
+    return FoundRows(rows, words.late_weight * (hits.bound + margin) + best.rest)
 
 
 def retrieve(
@@ -129,13 +129,13 @@ def retrieve(
         return FoundRows(np.empty(0, np.int64), -np.inf)
     depth = limit if index.is_exact else _rows_a_code(limit, len(codes), least)
     rows, products = index.search(codes, depth, exclude, only, threads)
-    chosen = union(rows, products, limit)
-    if len(chosen) == allowed:
-        return FoundRows(np.sort(chosen), -np.inf)
+    hits = union(rows, products, limit)
+    if len(hits) == allowed:
+        return FoundRows(np.sort(hits), -np.inf)
     # Only an index that misses nothing bounds the rest: each of its lists is `limit` long, so no inner product of a row
     # outside the union is above the worst of those inside, and a row's score is at most its largest inner product.
-    bound = float(products[rows == chosen[-1]].max()) if index.is_exact else np.inf
-    return FoundRows(np.sort(chosen), bound)
+    bound = float(products[rows == hits[-1]].max()) if index.is_exact else np.inf
+    return FoundRows(np.sort(hits), bound)
 
 
 def search(
@@ -151,11 +151,11 @@ def search(
     Returns at most `k` of the retrieved rows, which are counted from 0 in their order. `additions` is what words add to
     the score of each row of the matrix; None: nothing. It does not go with `exclude`.
     """
-    found = retrieve(index, codes, RETRIEVE_K, exclude)
+    hits = retrieve(index, codes, RETRIEVE_K, exclude)
     if additions is not None:
-        found = with_words(index, found, best_by_words(index, additions, RETRIEVE_K), RETRIEVE_K)
-        additions = Additions(additions.late_weight, additions.values[found.rows])
-    return top_k(matrix[found.rows], codes, k, additions=additions)
+        hits = with_words(index, hits, best_by_words(index, additions, RETRIEVE_K), RETRIEVE_K)
+        additions = Additions(additions.late_weight, additions.values[hits.rows])
+    return top_k(matrix[hits.rows], codes, k, additions=additions)
 
 
 def _rows_a_code(limit: int, m: int, least: int) -> int:
@@ -172,8 +172,8 @@ def _rows_a_code(limit: int, m: int, least: int) -> int:
 
 def union(rows: Rows, products: NDArray[np.float32], limit: int) -> Rows:
     """The `limit` distinct rows with the largest inner product with any code, best first; ties by row number."""
-    found = rows.ravel() >= 0
-    distinct, inverse = np.unique(rows.ravel()[found], return_inverse=True)
+    is_row = rows.ravel() >= 0
+    distinct, inverse = np.unique(rows.ravel()[is_row], return_inverse=True)
     best = np.full(len(distinct), -np.inf, np.float32)
-    np.maximum.at(best, inverse, products.ravel()[found])
+    np.maximum.at(best, inverse, products.ravel()[is_row])
     return distinct[np.lexsort((distinct, -best))[:limit]]

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from polyrank.index_builder.pool.instants import instant, seems_a_date
-from polyrank.index_builder.pool.letters import has_tags, says_nothing, shown
+from polyrank.index_builder.pool.values import has_tags, instant, says_nothing, seems_a_date, shown
 from polyrank.model.evaluation.beir import titled
 from polyrank.model.text.folding import folded_line
 
 MAX_TEXT_CHARACTERS = 20_000
-KNOWN = ("id", "_id", "text", "title", "metadata")  # fields with a meaning of their own
+OWN_FIELDS = ("id", "_id", "text", "title", "metadata")  # fields with a meaning of their own
 
 _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 8, 30
 _NAMELESS = "its name is empty"
@@ -57,8 +56,8 @@ def checked_id(candidate_id: str) -> str:
     """
     if not 1 <= len(candidate_id) <= MAX_ID_CHARS:
         raise ValueError(f"must have 1 to {MAX_ID_CHARS} characters, not {len(candidate_id)}")
-    if found := _UNREADABLE.search(candidate_id):
-        what = f"U+{ord(found[0]):04X} at character {found.start() + 1}"
+    if match := _UNREADABLE.search(candidate_id):
+        what = f"U+{ord(match[0]):04X} at character {match.start() + 1}"
         raise ValueError(f"must not hold control characters or line separators, as {what} is")
     if candidate_id in (".", ".."):
         raise ValueError("must be another than . and .., which programs drop from a path")
@@ -82,20 +81,20 @@ def kept_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
             check_value(value)
         except ValueError as error:
             raise ValueError(f"{key[:80]!r}: {error}") from None
-    kept: dict[str, Any] = _kept(metadata)
-    if len(orjson.dumps(kept)) > MAX_METADATA_BYTES:
+    plain: dict[str, Any] = _plain(metadata)
+    if len(orjson.dumps(plain)) > MAX_METADATA_BYTES:
         raise ValueError(f"must be at most {MAX_METADATA_BYTES} bytes of JSON")
-    return kept
+    return plain
 
 
-def _kept(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     match value:
         case str():
             return value
         case dict():
-            return {key: _kept(inner) for key, inner in sorted(value.items()) if inner is not None}
+            return {key: _plain(inner) for key, inner in sorted(value.items()) if inner is not None}
         case list():
-            return list(map(_kept, value))
+            return list(map(_plain, value))
         case float() if value.is_integer() and abs(value) <= 2**53:
             return int(value)
     return value
@@ -180,7 +179,7 @@ class Fields:
             "fields": {name: {"kind": _one(kinds), "rows": kinds.total()} for name, kinds in self._kinds.items()},
             "repeated_texts": self.repeated,
             "left_out": [{"field": name, "why": why, "rows": rows} for (name, why), rows in self._left_out.items()],
-            **{name: found for name, found in rare.items() if found},
+            **{name: content for name, content in rare.items() if content},
         }
 
     def _no_times(self) -> dict[str, str]:
@@ -193,14 +192,14 @@ class Fields:
 
     def lines(self) -> list[str]:
         """Return what a person should know of the fields, at most nine lines of bounded length."""
-        found = [f"{_shown(name)} ({_with_rows(kinds)})" for name, kinds in self._kinds.items()]
-        lines = [f"fields: {_some(found)}" if found else "fields: none besides id and text"]
+        fields = [f"{_shown(name)} ({_with_rows(kinds)})" for name, kinds in self._kinds.items()]
+        lines = [f"fields: {_some(fields)}" if fields else "fields: none besides id and text"]
         if self._uncounted:
             lines[0] += f"; there are more than {_MOST_COUNTED} names"
         titled, repeat = _rows(self.titled), "repeats" if self.repeated == 1 else "repeat"
         dates = [f"{_shown(name)} (such as {_shown(other)})" for name, other in self._no_times().items()]
-        left = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
-        told = [
+        omissions = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
+        notes = [
             (self.titled, f"the title stands in front of the text in {titled} with _id, as in BEIR's files"),
             (self.repeated, f"{_rows(self.repeated)} {repeat} a text under another id; all of them are kept"),
             (self.tagged, f"texts with marks of HTML, which are kept: {_rows(self.tagged)}"),
@@ -208,9 +207,9 @@ class Fields:
             (self.decimal_commas, f"numbers with decimal commas: {_some(map(_shown, self.decimal_commas))}"),
             (self.answers, f"words read as true and false: {_some(map(_shown, self.answers))}"),
             (dates, f"dates that ranges pass over: {_some(dates)}; they compare those such as 2026-12-31 alone"),
-            (left, f"left out: {_some(left)}"),
+            (omissions, f"left out: {_some(omissions)}"),
         ]
-        return lines + [line for found, line in told if found]
+        return lines + [line for fact, line in notes if fact]
 
 
 def _one(kinds: Counter[str]) -> str:
@@ -233,9 +232,9 @@ def _shown(name: str) -> str:
 
 
 def _some(items: Iterable[str]) -> str:
-    shown = list(items)
-    more = len(shown) - _MOST_SHOWN
-    return ", ".join(shown[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    names = list(items)
+    more = len(names) - _MOST_SHOWN
+    return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 class PoolDocument(NamedTuple):
@@ -254,18 +253,18 @@ def column_names(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     Marks of direction, which spreadsheets in Arabic and Hebrew write, are no part of a known name. Where a column has
     the known name itself, others that differ in case keep theirs.
     """
-    named = {column: name for name, column in columns.items()}
-    stripped = [named.get(name.strip(), name.strip()) for name in names]
-    missing = set(KNOWN).difference(stripped)
+    new_names = {column: name for name, column in columns.items()}
+    stripped = [new_names.get(name.strip(), name.strip()) for name in names]
+    missing = set(OWN_FIELDS).difference(stripped)
     return [low if (low := folded_line(name)) in missing else name for name in stripped]
 
 
-def require_columns(found: Collection[str], columns: Mapping[str, str]) -> None:
+def require_columns(names: Collection[str], columns: Mapping[str, str]) -> None:
     """Raise RowError unless each of `columns` (as `column_names`) is among the names found, and in no other's place."""
     for name, column in columns.items():
-        if column not in found:
+        if column not in names:
             raise RowError(f"there is no column {column[:_SHOWN_CHARACTERS]!r}, which is to be {name!r}")
-        if name != column and name in found:
+        if name != column and name in names:
             raise RowError(f"{column[:_SHOWN_CHARACTERS]!r} is to be {name!r}, but there is a column of that name, too")
 
 
@@ -277,14 +276,14 @@ def renamed(row: object, columns: Mapping[str, str]) -> object:
         require_columns({name for name, value in row.items() if value is not None}, columns)
     except RowError as error:
         return error
-    named = {column: name for name, column in columns.items()}
-    return {named.get(name, name): value for name, value in row.items() if value is not None}
+    new_names = {column: name for name, column in columns.items()}
+    return {new_names.get(name, name): value for name, value in row.items() if value is not None}
 
 
 def shown_names(names: Sequence[str]) -> str:
     """Return the first names of a table's columns, cut, for a message."""
-    shown = [repr(name[:_SHOWN_CHARACTERS]) for name in names[:_SHOWN_COLUMNS]]
-    return ", ".join(shown) + (", …" if len(names) > _SHOWN_COLUMNS else "")
+    quoted = [repr(name[:_SHOWN_CHARACTERS]) for name in names[:_SHOWN_COLUMNS]]
+    return ", ".join(quoted) + (", …" if len(names) > _SHOWN_COLUMNS else "")
 
 
 def document(row: object, fields: Fields) -> PoolDocument:
@@ -293,16 +292,16 @@ def document(row: object, fields: Fields) -> PoolDocument:
         raise row
     if not isinstance(row, dict):
         raise RowError(f"the row must be an object, not {_json_name(row)}")
-    given = {name: value for name, value in row.items() if value is not None}
-    text, nested = given.pop("text", None), given.pop("metadata", {})
-    named, title = "id", None
-    if "id" not in given and "_id" in given:
-        named, title = "_id", given.pop("title", "")
-    candidate_id = given.pop(named, None)
+    members = {name: value for name, value in row.items() if value is not None}
+    text, nested = members.pop("text", None), members.pop("metadata", {})
+    id_field, title = "id", None
+    if "id" not in members and "_id" in members:
+        id_field, title = "_id", members.pop("title", "")
+    candidate_id = members.pop(id_field, None)
     checked = _checked_text(text, title)
-    metadata = _checked_metadata(given, _object(nested), fields)
+    metadata = _checked_metadata(members, _object(nested), fields)
     if candidate_id is not None:
-        _check_id(named, candidate_id)
+        _check_id(id_field, candidate_id)
     fields.titled += bool(title)
     return PoolDocument(candidate_id, checked, metadata)
 

@@ -11,7 +11,7 @@ from typing import Any
 from zipfile import ZipFile
 
 from polyrank.index_builder.errors import PoolInvalid
-from polyrank.index_builder.pool.documents import KNOWN, Fields, RowError
+from polyrank.index_builder.pool.documents import OWN_FIELDS, Fields, RowError
 from polyrank.index_builder.pool.text import checked_header
 from polyrank.model.inputs import BlankLines, open_input
 
@@ -27,31 +27,31 @@ def excel_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iterat
     Raises PoolInvalid for a file that is no workbook, or whose first visible sheet has no usable header.
     """
 
-    def named(sheet: str, cells: list[str]) -> list[str]:
+    def name_columns(sheet: str, cells: list[str]) -> list[str]:
         return checked_header(path, cells, columns, f"the first row of sheet {sheet!r}", lambda: "name one so")
 
-    return sheet_rows(path, fields, named)
+    return sheet_rows(path, fields, name_columns)
 
 
 def sheet_rows(
-    path: Path, fields: Fields, named: Callable[[str, list[str]], Sequence[str]]
+    path: Path, fields: Fields, name_columns: Callable[[str, list[str]], Sequence[str]]
 ) -> Iterator[tuple[int, dict[str, object] | RowError]]:
-    """Yield rows as `excel_rows`; `named` is given the sheet's title and the cells of its first row: the names."""
+    """Yield rows as `excel_rows`; `name_columns` makes the names of a sheet's title and the cells of its first row."""
     try:
         from openpyxl import load_workbook
     except ImportError:
         raise PoolInvalid(path, "workbooks need an extra: pip install 'polyrank[excel]'") from None
     try:
         with open_input(path) as raw:
-            unfolded, stored = sum(each.file_size for each in ZipFile(raw).infolist()), path.stat().st_size
-            if unfolded > max(_MUCH_BYTES, _MOST_TIMES * stored):
-                raise PoolInvalid(path, f"unfolds to {unfolded} bytes, more than {_MOST_TIMES} times its size")
+            content_bytes, file_bytes = sum(each.file_size for each in ZipFile(raw).infolist()), path.stat().st_size
+            if content_bytes > max(_MUCH_BYTES, _MOST_TIMES * file_bytes):
+                raise PoolInvalid(path, f"unfolds to {content_bytes} bytes, more than {_MOST_TIMES} times its size")
             workbook = load_workbook(raw, read_only=True, data_only=True, keep_links=False)
             sheet, *others = [each for each in workbook.worksheets if each.sheet_state == "visible"]
             for other in others:
                 fields.leave_out(f"sheet {other.title}", "only the first sheet is read", other.max_row or 1)
             sheet.reset_dimensions()  # some programs write wrong ones
-            yield from _rows(path, sheet, named)
+            yield from _rows(path, sheet, name_columns)
     except PoolInvalid:
         raise
     # What a damaged workbook makes of openpyxl, of the archive in it and of its XML has no common kind.
@@ -60,7 +60,7 @@ def sheet_rows(
 
 
 def _rows(
-    path: Path, sheet: Any, named: Callable[[str, list[str]], Sequence[str]]
+    path: Path, sheet: Any, name_columns: Callable[[str, list[str]], Sequence[str]]
 ) -> Iterator[tuple[int, dict[str, object] | RowError]]:
     header: Sequence[str] = ()
     blank = BlankLines()
@@ -69,7 +69,7 @@ def _rows(
         if all(value is None for value in values):
             blank.skip()
         elif not header:
-            header = named(sheet.title, ["" if value is None else str(value) for value in values])
+            header = name_columns(sheet.title, ["" if value is None else str(value) for value in values])
         else:
             yield number, _row(header, values)
     if not header:
@@ -83,7 +83,7 @@ def _row(header: Sequence[str], values: Sequence[object]) -> dict[str, object] |
         if isinstance(value, RowError):
             return RowError(f"{name[:80]!r} {value}")
         if value is not None:
-            row[name] = _text(value) if name in KNOWN else value
+            row[name] = _text(value) if name in OWN_FIELDS else value
     return row
 
 
@@ -92,18 +92,18 @@ def _value(cell: Any) -> object:
     from openpyxl.utils.escape import unescape
 
     match cell.value:
-        case str() as said if cell.data_type == "e":
-            return RowError(f"holds the error {said}")
-        case str() as said:
-            return unescape(said) if said and not said.isspace() else None
-        case datetime() as said if "h" not in cell.number_format.lower():
-            return said.date().isoformat()
-        case date() | time() as said:
-            return said.isoformat()
-        case timedelta() as said:
-            return str(said)
-        case said:
-            return said
+        case str() as content if cell.data_type == "e":
+            return RowError(f"holds the error {content}")
+        case str() as content:
+            return unescape(content) if content and not content.isspace() else None
+        case datetime() as content if "h" not in cell.number_format.lower():
+            return content.date().isoformat()
+        case date() | time() as content:
+            return content.isoformat()
+        case timedelta() as content:
+            return str(content)
+        case content:
+            return content
 
 
 def _text(value: object) -> str:

@@ -60,19 +60,19 @@ def parquet_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iter
         with open_input(path) as raw:
             file = read(raw)
             _require_few(path, file)
-            called, paths = _columns(path, file, fields, columns)
+            name_of, paths = _columns(path, file, fields, columns)
             inside = tuple(f"{path}." for path in paths)
-            stored = [file.schema.column(at).path for at in range(file.metadata.num_columns)]
-            leaves = [at for at, path in enumerate(stored) if f"{path}.".startswith(inside)]
+            column_paths = [file.schema.column(at).path for at in range(file.metadata.num_columns)]
+            leaves = [at for at, path in enumerate(column_paths) if f"{path}.".startswith(inside)]
             _require_bounded(path, file, leaves)
             # Of texts, what is little in each row group is kept as it is stored: it may be repeated very often.
             texts = [at for at in leaves if file.schema.column(at).physical_type == "BYTE_ARRAY"]
-            kept = [at for at in texts if all(c.total_uncompressed_size <= _LITTLE_BYTES for c in _chunks(file, at))]
-            rows_at_once = _batch_rows(path, file, leaves, kept)
-            file = read(raw, read_dictionary=[file.schema.column(at).path for at in kept])
+            little = [at for at in texts if all(c.total_uncompressed_size <= _LITTLE_BYTES for c in _chunks(file, at))]
+            rows_at_once = _batch_rows(path, file, leaves, little)
+            file = read(raw, read_dictionary=[file.schema.column(at).path for at in little])
             number = 0
             for batch in file.iter_batches(rows_at_once, columns=paths):
-                names = [called[name] for name in batch.schema.names]
+                names = [name_of[name] for name in batch.schema.names]
                 for row in _rows(pa.RecordBatch.from_arrays(list(map(_cast, batch.columns)), names=names)):
                     number += 1
                     yield number, row
@@ -97,14 +97,14 @@ def _columns(
         require_columns([name.strip() for name in schema.names], columns)
     except RowError as error:
         raise PoolInvalid(path, f"{error}: there are {shown_names(schema.names)}") from None
-    called = column_names(schema.names, columns)
-    if "text" not in called:
-        raise PoolInvalid(path, f"there is no column 'text', but {shown_names(called)}; rename the one with the texts")
-    if len(set(called)) < len(called):
+    names = column_names(schema.names, columns)
+    if "text" not in names:
+        raise PoolInvalid(path, f"there is no column 'text', but {shown_names(names)}; rename the one with the texts")
+    if len(set(names)) < len(names):
         raise PoolInvalid(path, "two columns have one name")
-    texts = ("text", "id") if "id" in called or "_id" not in called else ("text", "_id", "title")
+    texts = ("text", "id") if "id" in names or "_id" not in names else ("text", "_id", "title")
     paths: list[str] = []
-    for column, name in zip(schema, called, strict=True):
+    for column, name in zip(schema, names, strict=True):
         if name in texts and not _is_text(column.type):
             raise PoolInvalid(path, f"the column {column.name!r} holds {column.type}; make it strings, or drop it")
         for inner, kind in _inside(column):
@@ -113,7 +113,7 @@ def _columns(
             else:
                 why = f"it holds {_short(kind)}, which JSON cannot say"
                 fields.leave_out(name + inner.removeprefix(column.name), why, file.metadata.num_rows)
-    return dict(zip(schema.names, called, strict=True)), paths
+    return dict(zip(schema.names, names, strict=True)), paths
 
 
 def _inside(column: "pa.Field[Any]") -> Iterator[tuple[str, pa.DataType]]:
@@ -127,19 +127,19 @@ def _inside(column: "pa.Field[Any]") -> Iterator[tuple[str, pa.DataType]]:
 
 
 def _short(kind: pa.DataType) -> str:
-    said = str(kind)
-    return said if len(said) <= _TYPE_CHARACTERS else f"{said[:_TYPE_CHARACTERS]}…"
+    name = str(kind)
+    return name if len(name) <= _TYPE_CHARACTERS else f"{name[:_TYPE_CHARACTERS]}…"
 
 
 def _require_bounded(path: Path, file: "ParquetFile", leaves: Sequence[int]) -> None:
     for at in leaves:
         is_list = file.schema.column(at).max_repetition_level > 0
         for chunk in _chunks(file, at):
-            name, stored = chunk.path_in_schema, chunk.total_uncompressed_size
+            name, size = chunk.path_in_schema, chunk.total_uncompressed_size
             if is_list and chunk.num_values > _MOST_LIST_VALUES:
                 many = f"{chunk.num_values} values of the column {name!r}, more than {_MOST_LIST_VALUES}"
                 raise PoolInvalid(path, f"a row group holds {many}; write smaller row groups")
-            if stored > _LITTLE_BYTES and stored > _MOST_TIMES * chunk.total_compressed_size:
+            if size > _LITTLE_BYTES and size > _MOST_TIMES * chunk.total_compressed_size:
                 raise PoolInvalid(path, f"the column {name!r} unfolds to more than {_MOST_TIMES} times its size")
 
 
@@ -147,7 +147,7 @@ def _chunks(file: "ParquetFile", column: int) -> list[Any]:
     return [file.metadata.row_group(group).column(column) for group in range(file.metadata.num_row_groups)]
 
 
-def _batch_rows(path: Path, file: "ParquetFile", leaves: Sequence[int], kept: Sequence[int]) -> int:
+def _batch_rows(path: Path, file: "ParquetFile", leaves: Sequence[int], little: Sequence[int]) -> int:
     """Return how many rows of each row group take, on average, at most `_BATCH_BYTES` in the columns that are not kept.
 
     Raises PoolInvalid if a row group holds too much for its compressed size, or in the columns that are kept.
@@ -155,15 +155,15 @@ def _batch_rows(path: Path, file: "ParquetFile", leaves: Sequence[int], kept: Se
     rows = _BATCH_ROWS
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
-        stored = sum(group.column(at).total_uncompressed_size for at in leaves)
-        small = sum(group.column(at).total_uncompressed_size for at in kept)
+        total = sum(group.column(at).total_uncompressed_size for at in leaves)
+        small = sum(group.column(at).total_uncompressed_size for at in little)
         if small > _MUCH_BYTES:
             raise PoolInvalid(path, f"the columns of a row group hold {small} bytes; write smaller row groups")
         compressed = sum(group.column(at).total_compressed_size for at in leaves)
-        if stored > max(_MUCH_BYTES, _MOST_TIMES_OF_MUCH * compressed):
-            many = f"{stored} bytes, more than {_MOST_TIMES_OF_MUCH} times its size"
+        if total > max(_MUCH_BYTES, _MOST_TIMES_OF_MUCH * compressed):
+            many = f"{total} bytes, more than {_MOST_TIMES_OF_MUCH} times its size"
             raise PoolInvalid(path, f"a row group unfolds to {many}; write smaller row groups")
-        rows = min(rows, _BATCH_BYTES * max(1, group.num_rows) // max(1, stored - small))
+        rows = min(rows, _BATCH_BYTES * max(1, group.num_rows) // max(1, total - small))
     return max(1, rows)
 
 
@@ -184,8 +184,8 @@ def _as_read(kind: pa.DataType) -> pa.DataType | None:
         return None if inner is None else make(kind.value_field.with_type(inner))
     if of.is_struct(kind):
         inside = [_as_read(field.type) for field in kind]
-        found = [field.with_type(inner) for field, inner in zip(kind, inside, strict=True) if inner is not None]
-        return pa.struct(found) if len(found) == len(inside) else None
+        fields = [field.with_type(inner) for field, inner in zip(kind, inside, strict=True) if inner is not None]
+        return pa.struct(fields) if len(fields) == len(inside) else None
     if of.is_map(kind):
         inner = _as_read(kind.item_type)
         return pa.map_(kind.key_type, inner) if inner is not None and _is_text(kind.key_type) else None
@@ -205,9 +205,9 @@ def _cast(array: Any) -> Any:
 def plain_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[object]:
     """Yield the rows of batches as `parquet_rows` does, of all columns whose values JSON can say."""
     for batch in batches:
-        said = [at for at, kind in enumerate(batch.schema.types) if _as_read(kind) is not None]
-        names = [batch.schema.names[at] for at in said]
-        columns = [_cast(batch.column(at)) for at in said]
+        readable = [at for at, kind in enumerate(batch.schema.types) if _as_read(kind) is not None]
+        names = [batch.schema.names[at] for at in readable]
+        columns = [_cast(batch.column(at)) for at in readable]
         yield from _rows(pa.RecordBatch.from_arrays(columns, names=names))
 
 

@@ -67,7 +67,7 @@ class PoolRows(Iterable[Candidate | Rejected]):
     ) -> None:
         self.fields = Fields()
         self._files, self._encoding, self._columns = files, encoding, columns
-        self._seen, self._texts = SeenHashes(scratch), SeenHashes(scratch)
+        self._ids, self._texts = SeenHashes(scratch), SeenHashes(scratch)
         self._rows = self._read()
 
     def __iter__(self) -> Iterator[Candidate | Rejected]:
@@ -104,16 +104,16 @@ class PoolRows(Iterable[Candidate | Rejected]):
 
     def _candidate(self, row: object) -> Candidate:
         """Check a row, remember its id and its text, and count its fields."""
-        found = document(row, self.fields)
-        candidate_id = text_id(found.text) if found.id is None else found.id
-        if not self._seen.add(hash_id(candidate_id)):
-            if found.id is None:
+        candidate = document(row, self.fields)
+        candidate_id = text_id(candidate.text) if candidate.id is None else candidate.id
+        if not self._ids.add(hash_id(candidate_id)):
+            if candidate.id is None:
                 raise RepeatedText("the text, without an id, was seen before")
             raise RowError(f"the id {candidate_id[:80]!r} was seen before")
-        self.fields.count(found.metadata)
-        self.fields.look(found.text)
-        self.fields.repeated += not self._texts.add(hash_id(found.text))
-        return Candidate(candidate_id, found.text, found.metadata)
+        self.fields.count(candidate.metadata)
+        self.fields.look(candidate.text)
+        self.fields.repeated += not self._texts.add(hash_id(candidate.text))
+        return Candidate(candidate_id, candidate.text, candidate.metadata)
 
 
 def read_pool(
@@ -197,8 +197,8 @@ class SeenHashes:
         if 2 * self._count > self._mask:
             old = self._slots
             self._resize(self._mask.bit_length() + 1)
-            for known in filter(None, old):
-                self._slots[self._slot(known)] = known
+            for other in filter(None, old):
+                self._slots[self._slot(other)] = other
         return True
 
     def _slot(self, hashed: int) -> int:

@@ -25,15 +25,15 @@ from typing import IO, AnyStr, NamedTuple
 
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import (
-    KNOWN,
     MAX_FIELDS,
+    OWN_FIELDS,
     RowError,
     column_names,
     parsed,
     require_columns,
     shown_names,
 )
-from polyrank.index_builder.pool.letters import LONGEST_ANSWER, LOOKED_BYTES, are_true_and_false, guessed, is_false
+from polyrank.index_builder.pool.values import LONGEST_ANSWER, SAMPLE_BYTES, are_true_and_false, guessed, is_false
 from polyrank.model.inputs import BlankLines, Compression, open_unfolded
 
 # A longer line is refused, so that it does not fill the memory: 20,000 characters, escaped twice over, are 240 kB.
@@ -52,7 +52,7 @@ _BOMS = [  # that of UTF-16 begins that of UTF-32
 ]
 _SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 _NOTHING = "\x1f"  # where there is one column; a comma in a text does not separate then
-_SAID = re.compile(r"sep=([^\w\"\r\n])\r?\n?", re.IGNORECASE)
+_SEPARATOR_LINE = re.compile(r"sep=([^\w\"\r\n])\r?\n?", re.IGNORECASE)
 _TRUE_FALSE = {"true": True, "false": False}
 # As JSON writes numbers, without an exponent. Not +49, 007 or 1e5: whoever writes these may mean no number.
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]+)?")
@@ -152,7 +152,7 @@ def column_kinds(paths: Sequence[Path], encoding: str | None, columns: Mapping[s
     typed |= {name: _value for name, kind in kinds.items() if kind is not str}
     typed |= {name: _with_comma for name, is_sure in commas.items() if is_sure}
     typed |= {name: _is_true for name, both in answers.items() if kinds[name] is str and are_true_and_false(both)}
-    return {name: reads for name, reads in typed.items() if name not in KNOWN}
+    return {name: reads for name, reads in typed.items() if name not in OWN_FIELDS}
 
 
 def with_commas(typed: Typed) -> list[str]:
@@ -222,16 +222,16 @@ class Table(NamedTuple):
     rows: Iterator[tuple[int, list[str] | RowError]]
 
 
-def table_of(path: Path, stream: io.TextIOWrapper, known: Callable[[Sequence[str]], int]) -> Table:
+def table_of(path: Path, stream: io.TextIOWrapper, count_known: Callable[[Sequence[str]], int]) -> Table:
     """Read a text as a table. Of the separators the one counts whose header has the most known names, then cells.
 
-    known: how many of a header's names mean something.
+    count_known: how many of a header's names mean something.
 
     Raises PoolInvalid, then or while rows are read, where the header is not valid, or lines are too long or blank.
     """
     lines, blank = lines_of(stream), BlankLines()
-    skipped, first, said = _first_line(lines, blank)
-    separator = said or _separator(first, known)
+    skipped, first, own_separator = _first_line(lines, blank)
+    separator = own_separator or _separator(first, count_known)
     return Table(separator, _cells(path, chain([first], lines), separator, skipped, blank))
 
 
@@ -269,12 +269,12 @@ def marked_encoding(start: bytes) -> str | None:
 def decoded(path: Path, encoding: str | None, errors: str = _MARK) -> Iterator[io.TextIOWrapper]:
     """Open a text: by its byte order mark, else in the encoding, else in UTF-8; `errors` is that of `open`."""
     with opened(path) as raw:
-        found = marked_encoding(raw.peek(4)) or encoding or "UTF-8"
+        codec = marked_encoding(raw.peek(4)) or encoding or "UTF-8"
         try:
-            with io.TextIOWrapper(raw, found, errors, newline="") as stream:
+            with io.TextIOWrapper(raw, codec, errors, newline="") as stream:
                 yield stream
         except UnicodeError as error:  # of UTF-16 and UTF-32 without a byte order mark
-            raise PoolInvalid(path, f"cannot be read as {found}: {error}; try --encoding {found}-le") from error
+            raise PoolInvalid(path, f"cannot be read as {codec}: {error}; try --encoding {codec}-le") from error
 
 
 def lines_of(stream: io.TextIOWrapper) -> Iterator[str]:
@@ -285,23 +285,23 @@ def lines_of(stream: io.TextIOWrapper) -> Iterator[str]:
 
 def _first_line(lines: Iterator[str], blank: BlankLines) -> tuple[int, str, str | None]:
     """Return how many lines stand before the header, its first line, and the separator if one of them says it."""
-    said = None
+    separator = None
     for skipped, line in enumerate(lines):
-        if match := _SAID.fullmatch(line):
-            said = match[1]
+        if match := _SEPARATOR_LINE.fullmatch(line):
+            separator = match[1]
         elif line.strip():
-            return skipped, line, said
+            return skipped, line, separator
         else:
             blank.skip()
-    return 0, "", said
+    return 0, "", separator
 
 
-def _separator(line: str, known: Callable[[Sequence[str]], int]) -> str:
+def _separator(line: str, count_known: Callable[[Sequence[str]], int]) -> str:
     """Return the separator that gives a header the most known names, then the most columns; _NOTHING: there is none."""
 
     def fits(separator: str) -> tuple[int, int]:
         cells = next(csv.reader([line], delimiter=separator), [])
-        return known(cells), len(cells)
+        return count_known(cells), len(cells)
 
     best = max(_SEPARATORS, key=fits) if len(line) <= csv.field_size_limit() else ","
     return best if best in line else _NOTHING
@@ -314,23 +314,23 @@ def _header(
         raise PoolInvalid(path, f"the header is not valid {encoding}; {hint()}")
     between = {**_SEPARATORS, _NOTHING: "nothing"}.get(separator, repr(separator))
     read = f"read as {encoding} with {between} between columns"
-    found = f"the first line, {read},"
+    source = f"the first line, {read},"
     return checked_header(
-        path, cells, columns, found, lambda: f"begin the file with a line such as id,text, or {hint()}"
+        path, cells, columns, source, lambda: f"begin the file with a line such as id,text, or {hint()}"
     )
 
 
 def checked_header(
-    path: Path, cells: Sequence[str], columns: Mapping[str, str], found: str, advice: Callable[[], str]
+    path: Path, cells: Sequence[str], columns: Mapping[str, str], source: str, advice: Callable[[], str]
 ) -> list[str]:
     """Return the names of a table's columns; raises PoolInvalid, which says what was found and, by `advice`, to do."""
     try:
         require_columns([cell.strip() for cell in cells], columns)
     except RowError as error:
-        raise PoolInvalid(path, f"{error}: {found} names {shown_names(cells)}") from None
+        raise PoolInvalid(path, f"{error}: {source} names {shown_names(cells)}") from None
     names = column_names(cells, columns)
     if "text" not in names:
-        raise PoolInvalid(path, f"there is no column 'text': {found} names {shown_names(names)}; {advice()}")
+        raise PoolInvalid(path, f"there is no column 'text': {source} names {shown_names(names)}; {advice()}")
     if twice := [name for name, times in Counter(names).items() if name and times > 1]:
         raise PoolInvalid(path, f"the header names twice: {shown_names(twice)}")
     if len(cells) > MAX_FIELDS:
@@ -340,7 +340,7 @@ def checked_header(
 
 def _hint(path: Path) -> str:
     with opened(path) as stream:
-        start = stream.read(LOOKED_BYTES)
+        start = stream.read(SAMPLE_BYTES)
     seems = None if marked_encoding(start) else guessed(start)
     return f"name another encoding, such as {seems or 'windows-1252'}, with --encoding"
 

@@ -144,13 +144,13 @@ def _set_environment(head: Address) -> None:
 
 def _head(address: str) -> Address:
     """Return where the head listens; for "auto" as Ray finds it, without importing it."""
-    told = os.environ.get("RAY_ADDRESS") or _noted_here() if address == AUTO else address
-    if found := _parsed(told):
-        noted = _parsed(_noted_here())
+    text = os.environ.get("RAY_ADDRESS") or _noted_here() if address == AUTO else address
+    if head := _parsed(text):
+        local_head = _parsed(_noted_here())
         # A head that listens on every interface answers on the loopback, too, but its nodes have other addresses.
-        return noted if noted and found.is_loopback and noted.port == found.port else found
-    if told:
-        raise ClusterUnavailable(told, "RAY_ADDRESS must be HOST:PORT of its head")
+        return local_head if local_head and head.is_loopback and local_head.port == head.port else head
+    if text:
+        raise ClusterUnavailable(text, "RAY_ADDRESS must be HOST:PORT of its head")
     raise ClusterUnavailable(AUTO, "this machine has no node of a cluster; start one, or give HOST:PORT")
 
 

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.scale.cluster import require_token
-from polyrank.index_builder.vectors.encoder import CandidateEncoder, Model, rounded_all
+from polyrank.index_builder.vectors.encoder import CandidateEncoder, Model
+from polyrank.index_builder.vectors.local import rounded_all
 from polyrank.model import processor
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache
@@ -73,16 +74,16 @@ class Encoder:
         self._name, self._runner, self._dtype = model, runner, dtype
 
     def begin(self) -> EncoderReport:
-        with _named():
+        with _host_named():
             require_token()
             return EncoderReport(Maker.of(self._model), socket.gethostname(), processor.identity())
 
     def encode(self, texts: Sequence[str]) -> tuple[EncoderReport, Representations]:
         """Encode the texts of a chunk, and round the vectors to the store's dtype; they are fetched in their turn."""
-        with _named():
+        with _host_named():
             tokens, truncated = self._model.tokenize_candidates(texts)
-            made = rounded_all(self._model.represent_candidates(tokens), self._dtype)
-            return EncoderReport(Maker.of(self._model), socket.gethostname(), processor.identity(), truncated), made
+            vectors = rounded_all(self._model.represent_candidates(tokens), self._dtype)
+            return EncoderReport(Maker.of(self._model), socket.gethostname(), processor.identity(), truncated), vectors
 
     @cached_property
     def _model(self) -> CandidateEncoder:
@@ -90,7 +91,7 @@ class Encoder:
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def _host_named() -> Iterator[None]:
     """Turn what is raised on purpose into an error that says where, and that can be sent."""
     try:
         yield
@@ -103,8 +104,8 @@ class _Job:
     """A chunk that was read ahead."""
 
     chunk: ChunkTexts
-    given: bool = False  # whether an encoder has it, or has had it and was not lost
-    done: EncoderReport | None = None  # what the encoder said when it was ready
+    is_assigned: bool = False  # whether an encoder has it, or has had it and was not lost
+    report: EncoderReport | None = None  # what the encoder said when it was ready
     vectors: Any = None  # Ray's reference to what was made
     counted: bool = False  # whether its rows were told as progress; if it is lost afterwards they are not told again
     losses: int = 0  # how often its encoder, or what was made, was lost
@@ -141,7 +142,7 @@ class Encoders:
         self._ray, self._count, self._tell = ray, count, tell
         self._maker, self._processors = Maker.of(model), {processor.identity()}
         everywhere = str(Path(source).resolve()) if Path(source).is_dir() else source
-        self._given = everywhere, Runner(model.backend, model.precision).request(), dtype
+        self._arguments = everywhere, Runner(model.backend, model.precision).request(), dtype
         self._workers: list[_Worker] = []
         self._say_who_waits_at = 0.0
         self.retries = 0  # how often a chunk was encoded again because its encoder was lost
@@ -153,11 +154,11 @@ class Encoders:
             while self._read_ahead(chunks, jobs):
                 self._ask(jobs)
                 first = jobs[0]
-                if first.done is None:
+                if first.report is None:
                     self._listen(on_done)
-                elif (made := self._fetched(first)) is not None:
+                elif (vectors := self._fetched(first)) is not None:
                     jobs.popleft()
-                    yield EncodedChunk(first.chunk, made, first.done.truncated)
+                    yield EncodedChunk(first.chunk, vectors, first.report.truncated)
         finally:
             for worker in self._workers:
                 self._ray.kill(worker.actor)
@@ -166,7 +167,7 @@ class Encoders:
         kind = self._ray.remote(Encoder).options(
             num_cpus=1, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD"
         )
-        self._workers = [_Worker(kind.remote(*self._given)) for _ in range(self._count)]
+        self._workers = [_Worker(kind.remote(*self._arguments)) for _ in range(self._count)]
         self._say_who_waits_at = time.monotonic() + _SAY_WHO_WAITS_AFTER_SECONDS
 
     def _read_ahead(self, chunks: Iterator[ChunkTexts], jobs: deque[_Job]) -> bool:
@@ -177,50 +178,50 @@ class Encoders:
 
     def _ask(self, jobs: deque[_Job]) -> None:
         """Ask new and lost encoders to begin, and give each free one the first chunk that none has."""
-        open_jobs = (job for job in jobs if not job.given)
+        open_jobs = (job for job in jobs if not job.is_assigned)
         for worker in (each for each in self._workers if each.answer is None):
             if worker.begun is None:
                 if time.monotonic() >= worker.ask_at:
                     worker.answer = worker.actor.begin.remote()
             elif (job := next(open_jobs, None)) is not None:
-                job.given, worker.job = True, job
+                job.is_assigned, worker.job = True, job
                 worker.answer, job.vectors = worker.actor.encode.options(num_returns=2).remote(job.chunk.texts)
 
     def _listen(self, on_done: Callable[[int], None]) -> None:
         """Wait for an answer, but not for long, and take it in."""
-        asked = {worker.answer: worker for worker in self._workers if worker.answer is not None}
-        if not asked:  # all were lost, and are asked again in a while
+        waiting = {worker.answer: worker for worker in self._workers if worker.answer is not None}
+        if not waiting:  # all were lost, and are asked again in a while
             time.sleep(_LOOK_SECONDS)
             return
-        answered, _ = self._ray.wait(list(asked), timeout=_LOOK_SECONDS)
+        answered, _ = self._ray.wait(list(waiting), timeout=_LOOK_SECONDS)
         for answer in answered:
-            self._hear(asked[answer], on_done)
+            self._hear(waiting[answer], on_done)
         self._say_who_waits()
 
     def _hear(self, worker: _Worker, on_done: Callable[[int], None]) -> None:
         answer, job = worker.answer, worker.job
         worker.answer = worker.job = None
         try:
-            heard = self._ray.get(answer)
+            report = self._ray.get(answer)
         except self._ray.exceptions.RayTaskError as error:
             raise _failed(error.cause) from error
         except self._ray.exceptions.RayError as error:
             self._lost(worker, job, error)
             return
-        if difference := self._maker.difference(heard.maker):
+        if difference := self._maker.difference(report.maker):
             raise BuildError(
-                f"the encoder on {heard.host} would make other vectors than this machine: {difference}; "
+                f"the encoder on {report.host} would make other vectors than this machine: {difference}; "
                 "all machines need the same model and software"
             )
         if job is None:
-            worker.begun, worker.losses = heard, 0
-            if heard.processor not in self._processors:
-                self._processors.add(heard.processor)
+            worker.begun, worker.losses = report, 0
+            if report.processor not in self._processors:
+                self._processors.add(report.processor)
                 self._tell(
-                    f"{heard.host} has another processor than this machine: vectors may differ in their last bits"
+                    f"{report.host} has another processor than this machine: vectors may differ in their last bits"
                 )
         else:
-            job.done = heard
+            job.report = report
             if not job.counted:
                 job.counted = True
                 on_done(len(job.chunk.ids))
@@ -244,11 +245,11 @@ class Encoders:
     def _fetched(self, job: _Job) -> Representations | None:
         """Fetch what was made of a chunk; None: it was lost meanwhile, and the chunk is free again."""
         try:
-            made: Representations = self._ray.get(job.vectors)
+            vectors: Representations = self._ray.get(job.vectors)
         except self._ray.exceptions.RayError as error:
             self._free(job, "what was made", str(error).strip().partition("\n")[0])
             return None
-        return made
+        return vectors
 
     def _free(self, job: _Job, what: str, reason: str) -> None:
         job.losses += 1
@@ -258,7 +259,7 @@ class Encoders:
             )
         self.retries += 1
         self._tell(f"{what} was lost; {len(job.chunk.ids)} candidates from row {job.chunk.start} are encoded again")
-        job.given, job.done, job.vectors = False, None, None
+        job.is_assigned, job.report, job.vectors = False, None, None
 
     def _say_who_waits(self) -> None:
         if time.monotonic() < self._say_who_waits_at:

@@ -78,7 +78,7 @@ def back_up(store: GenerationStore, to: BinaryIO, progress: Progress) -> Backup:
             entries = [entry for each in generations for entry in _entries(store, each, stack)]
         ends = {entry.generation: entry.size for entry in entries if entry.name.startswith(f"{_LOGS}/")}
         revisions = [_revision(store, each, ends.get(each, 0)) for each in generations]
-        done, total = 0, sum(entry.size for entry in entries)
+        bytes_read, total = 0, sum(entry.size for entry in entries)
         with pa.CompressedOutputStream(cast(Any, to), "zstd") as packed, tarfile.open(fileobj=packed, mode="w|") as tar:
             for entry in entries:
                 reader: Any = _Digested(entry.file)
@@ -86,7 +86,7 @@ def back_up(store: GenerationStore, to: BinaryIO, progress: Progress) -> Backup:
                 if entry.sha256 not in (None, reader.digest.hexdigest()):
                     why = f"the sha256 of {Path(entry.name).name} differs from the manifest's"
                     raise GenerationCorrupt(entry.generation, why)
-                progress("back up", done := done + entry.size, total)
+                progress("back up", bytes_read := bytes_read + entry.size, total)
             for name, ids in ((_HISTORY, history), (_CURRENT, [current])):
                 content = _lines(ids)
                 tar.addfile(_described(name, len(content)), BytesIO(content))
@@ -217,10 +217,10 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
-        found = super().frombuf(buf, encoding, errors)
-        if not found.isreg() and found.size > _MOST_DESCRIBED:
-            raise BackupInvalid(f"{found.name[:80]!r} describes an entry by {found.size} bytes, which no backup does")
-        return found
+        header = super().frombuf(buf, encoding, errors)
+        if not header.isreg() and header.size > _MOST_DESCRIBED:
+            raise BackupInvalid(f"{header.name[:80]!r} describes an entry by {header.size} bytes, which no backup does")
+        return header
 
 
 class _Contents:
@@ -271,7 +271,7 @@ def _unpack(
     tar: tarfile.TarFile, folded: _Folded, unfolded: _Unfolded, inside: Path, progress: Progress
 ) -> tuple[list[str], str]:
     """Write what an archive holds, up to CURRENT; returns its history and the active generation."""
-    done, contents = 0, _Contents(inside)
+    bytes_written, contents = 0, _Contents(inside)
     for member in tar:
         is_plain = member.isreg() and not member.issparse()  # a sparse file unfolds to any size
         content = tar.extractfile(member) if is_plain else None
@@ -284,7 +284,7 @@ def _unpack(
             while chunk := admitted.read(_CHUNK_BYTES):
                 folded.unfold(len(chunk))
                 file.write(chunk)
-        progress("restore", done := done + member.size, None)
+        progress("restore", bytes_written := bytes_written + member.size, None)
         if contents.current is not None:
             return contents.history, contents.current
     raise BackupInvalid("it is cut off")

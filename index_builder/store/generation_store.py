@@ -6,7 +6,7 @@ STORE/generations/.tmp-<id>/     being built, or being removed: leftovers.py
 STORE/generations/.journal-<id>  the finished chunks of a build: leftovers.py
 STORE/CURRENT, HISTORY, TRIAL    which generation is active, and which one is on trial: pointer.py
 STORE/loop/withdrawn.json        the last trial that a server has ended: pointer.py
-STORE/log/                       the updates of each generation: updates.py, update_log.py
+STORE/log/                       the updates of each generation: update_log.py
 STORE/rejected/<id>/             rejected.jsonl: the rows left out of a generation's pool
 STORE/feedback/                  what servers answered, and what became of it: none of the store's own files
 STORE/jobs/                      index jobs: building/job_records.py
@@ -63,8 +63,7 @@ from polyrank.index_builder.store.leftovers import (
 from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
 from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.switch import Switch
-from polyrank.index_builder.store.updates import MissedUpdates
+from polyrank.index_builder.store.switch import MissedUpdates, Switch
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import InvalidInput
@@ -206,13 +205,13 @@ class GenerationStore:
         manifest = self.manifest(generation)
         with stage(f"opening generation {generation}"), ExitStack() as stack:
             check_beside_parts(self.path(generation), manifest)
-            opened = []
+            generations = []
             for part in range(len(manifest.parts)):
-                opened.append(self.open(generation, part))
-                stack.callback(opened[-1].close)
+                generations.append(self.open(generation, part))
+                stack.callback(generations[-1].close)
             self.check_updates(manifest)
             stack.pop_all()
-        return opened
+        return generations
 
     def verify(self, generation: str) -> Manifest:
         """Check every byte of a generation, a part at a time, and of its update log; errors as `open_parts`."""
@@ -508,8 +507,8 @@ class GenerationStore:
         copies = Copies(self.root, redis_url)
         self._name_strays()
         with self._switch.changing():
-            kept = self.kept(keep)
-            removed = [generation for generation in self.ids() if generation not in kept]
+            reasons = self.reasons_to_keep(keep)
+            removed = [generation for generation in self.ids() if generation not in reasons]
             for generation in removed:
                 copies.forget(generation)
                 shutil.rmtree(self._unlist(generation))
@@ -524,9 +523,9 @@ class GenerationStore:
             copies.forget_orphans()
         return removed
 
-    def kept(self, keep: int = 2) -> dict[str, str]:
+    def reasons_to_keep(self, keep: int = 2) -> dict[str, str]:
         """Return the generations that a collection keeps, oldest first, each with the reason; errors as `gc`."""
-        return self._pointer.kept(self.ids(), keep)
+        return self._pointer.reasons_to_keep(self.ids(), keep)
 
     def _name_strays(self) -> None:
         for stray in self.strays()[:_STRAYS_NAMED]:

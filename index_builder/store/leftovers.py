@@ -69,12 +69,12 @@ def source_digest(model: str, runner: tuple[str, str], dtype: str, ids: Sequence
     return sha256(orjson.dumps([model, runner, dtype, ids, texts])).hexdigest()
 
 
-def content_digest(made: Representations, truncated: int) -> str:
+def content_digest(representations: Representations, truncated: int) -> str:
     """Digest what was made of a chunk's rows, as the files hold it, and its number of truncated texts."""
-    digest = sha256(made.first.data)
-    if made.late is not None and made.counts is not None:
-        digest.update(made.late.data)
-        digest.update(made.counts.data)
+    digest = sha256(representations.first.data)
+    if representations.late is not None and representations.counts is not None:
+        digest.update(representations.late.data)
+        digest.update(representations.counts.data)
     digest.update(str(truncated).encode())
     return digest.hexdigest()
 
@@ -153,11 +153,11 @@ def resumable(generations: Path, forget: Forget, *, recent: bool = False) -> Lef
 
     `recent`: only of those whose journal was last written less than `RESUMABLE_FOR` ago.
     """
-    found = [each for each in entries(generations).temporary if _has_chunks(each)]
+    directories = [each for each in entries(generations).temporary if _has_chunks(each)]
     if recent:
         oldest = time.time() - RESUMABLE_FOR.total_seconds()
-        found = [each for each in found if journal_of(each).stat().st_mtime > oldest]
-    return Leftover(max(found, key=_finished), forget) if found else None
+        directories = [each for each in directories if journal_of(each).stat().st_mtime > oldest]
+    return Leftover(max(directories, key=_finished), forget) if directories else None
 
 
 def _has_chunks(temporary: Path) -> bool:
@@ -193,12 +193,12 @@ def discard(temporary: Path, forget: Forget) -> None:
 
 def discard_all(generations: Path, forget: Forget, spare: Leftover | None) -> None:
     """Remove every temporary directory and journal but one."""
-    kept = spare.temporary if spare else None
+    spare_directory = spare.temporary if spare else None
     for temporary in entries(generations).temporary:
-        if temporary != kept:
+        if temporary != spare_directory:
             discard(temporary, forget)
     for journal in entries(generations).journals:
-        if kept is None or journal != journal_of(kept):
+        if spare_directory is None or journal != journal_of(spare_directory):
             journal.unlink()
 
 

@@ -54,8 +54,8 @@ def locked(path: Path, *, within_seconds: float | None = None) -> Iterator[None]
 
     `within_seconds`: how long to wait; None: `WAIT_SECONDS`.
     """
-    with try_locked(path, within_seconds=WAIT_SECONDS if within_seconds is None else within_seconds) as held:
-        if not held:
+    with try_locked(path, within_seconds=WAIT_SECONDS if within_seconds is None else within_seconds) as is_held:
+        if not is_held:
             raise StoreBusy(path, holder_of(path))
         yield
 
@@ -68,13 +68,13 @@ def try_locked(path: Path, *, within_seconds: float = 0.0) -> Iterator[bool]:
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        held = take_lock(descriptor, within_seconds)
-        if held:
+        is_held = take_lock(descriptor, within_seconds)
+        if is_held:
             since = datetime.now(UTC).isoformat(timespec="seconds")
             with suppress(OSError):  # the disk may be full: the lock holds all the same
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
-        yield held
+        yield is_held
     finally:
         os.close(descriptor)
 
@@ -83,8 +83,8 @@ def try_locked(path: Path, *, within_seconds: float = 0.0) -> Iterator[bool]:
 def build_lock(root: Path) -> Iterator[None]:
     """Be the only builder of a store on this host for the block; raises BuildBusy if another one is at work."""
     lock = root / "build.lock"
-    with try_locked(lock) as held:
-        if not held:
+    with try_locked(lock) as is_held:
+        if not is_held:
             raise BuildBusy(f"another build into {root} is running: {holder_of(lock)}; wait for it or cancel it")
         yield
 
@@ -93,10 +93,10 @@ def holder_of(path: Path) -> str:
     """Return who holds a lock, in words."""
     try:
         with open_input(path) as file:
-            said = file.read(_HOLDER_BYTES).decode("utf-8", "replace").strip()
+            holder = file.read(_HOLDER_BYTES).decode("utf-8", "replace").strip()
     except OSError:
-        said = ""
-    return said if said.isprintable() and said else "another process"
+        holder = ""
+    return holder if holder.isprintable() and holder else "another process"
 
 
 def take_lock(descriptor: int, within_seconds: float) -> bool:
@@ -201,10 +201,10 @@ class Lease:
     def check(self) -> None:
         """Renew the lease, and raise LeaseLost if another builder has overtaken this one."""
         try:
-            held = self._renew()
+            is_held = self._renew()
         except StoreUnavailable:
-            held = True  # as far as is known; the fence decides
-        if not held:
+            is_held = True  # as far as is known; the fence decides
+        if not is_held:
             raise LeaseLost(self.root)
         self.check_fence()
 
@@ -236,12 +236,12 @@ class Lease:
 
     def _highest(self) -> int:
         try:
-            kept = read_input(self._fence)
+            content = read_input(self._fence)
         except FileNotFoundError:
             return 0
-        if not _FENCE.fullmatch(kept):
+        if not _FENCE.fullmatch(content):
             raise BuildError(f"{self._fence} is damaged; remove it when nobody builds into the store")
-        return int(kept)
+        return int(content)
 
 
 def _milliseconds() -> int:

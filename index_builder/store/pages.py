@@ -33,23 +33,23 @@ class Page(NamedTuple):
 
 def page(snapshot: Snapshot, start: int, limit: int, filter_: Mapping[str, Any] | None = None) -> Steps[Page]:
     """Return up to `limit` candidates from a row on that match a filter, and pause after every part."""
-    found: list[Candidate] = []
+    hits: list[Candidate] = []
     row, room = start, MOST_BYTES
     for _ in range(MOST_PARTS):
         if row >= snapshot.row_end:
-            return Page(found, None)
-        part_end, left = min(row + PART_ROWS, snapshot.row_end), limit - len(found)
+            return Page(hits, None)
+        part_end, most = min(row + PART_ROWS, snapshot.row_end), limit - len(hits)
         rows = snapshot.rows_between(row, part_end)
-        rows = rows[:left] if filter_ is None else rows
+        rows = rows[:most] if filter_ is None else rows
         candidates = snapshot.candidates(rows)
         if filter_ is not None:
-            places = matching_places([candidate.metadata for candidate in candidates], filter_)[:left].tolist()
+            places = matching_places([candidate.metadata for candidate in candidates], filter_)[:most].tolist()
             rows, candidates = rows[places], [candidates[place] for place in places]
         for at, candidate in zip(rows.tolist(), candidates, strict=True):
-            found.append(candidate)
+            hits.append(candidate)
             room -= len(candidate.text.encode()) + len(orjson.dumps(candidate.metadata))
-            if len(found) == limit or room <= 0:
-                return Page(found, at + 1 if at + 1 < snapshot.row_end else None)
+            if len(hits) == limit or room <= 0:
+                return Page(hits, at + 1 if at + 1 < snapshot.row_end else None)
         row = part_end
         yield
-    return Page(found, row if row < snapshot.row_end else None)
+    return Page(hits, row if row < snapshot.row_end else None)

@@ -138,7 +138,7 @@ class Pointer:
         """Whether HISTORY names a generation, which may be gone."""
         return generation in self._entries()
 
-    def kept(self, published: Sequence[str], keep: int) -> dict[str, str]:
+    def reasons_to_keep(self, published: Sequence[str], keep: int) -> dict[str, str]:
         """The published generations, given oldest first, that a collection keeps, each with the reason.
 
         The active one stays, and so do one on trial and newer ones. Of the older ones, as many stay as make `keep`, at

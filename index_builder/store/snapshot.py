@@ -95,16 +95,16 @@ class _AddedRows:
         self.row_of_text: dict[str, int] = {}  # the first one
         self.longest = 0.0
 
-    def extend(self, candidates: Sequence[Candidate], made: Representations, order: Rows, revision: int) -> None:
+    def extend(self, candidates: Sequence[Candidate], new: Representations, order: Rows, revision: int) -> None:
         start = len(self.candidates)
         self.order = _with_end(self.order, start, order)
-        self.vectors = _with_end(self.vectors, start, made.first)
-        if self.late is not None and made.late is not None and made.counts is not None:
+        self.vectors = _with_end(self.vectors, start, new.first)
+        if self.late is not None and new.late is not None and new.counts is not None:
             late_start = int(self.late_starts[start])
-            self.late = _with_end(self.late, late_start, made.late)
-            self.late_starts = _with_end(self.late_starts, start + 1, late_start + np.cumsum(made.counts))
-        if len(made.first):
-            self.longest = max(self.longest, float(np.linalg.norm(made.first.astype(np.float32), axis=1).max()))
+            self.late = _with_end(self.late, late_start, new.late)
+            self.late_starts = _with_end(self.late_starts, start + 1, late_start + np.cumsum(new.counts))
+        if len(new.first):
+            self.longest = max(self.longest, float(np.linalg.norm(new.first.astype(np.float32), axis=1).max()))
         self.candidates.extend(candidates)
         self.came.extend([revision] * len(candidates))
         for row, candidate in enumerate(candidates, start):
@@ -149,12 +149,13 @@ class Snapshot:
     """A part of a generation at a revision; it never changes, and several threads may read it."""
 
     generation: Generation
+    slots: Slots  # which ids it holds
     revision: int  # of the last update of the generation
     order_end: int  # the place in the pool of the next row that an update adds to any part
     removed: Rows  # the generation's own rows that are no longer in it; ascending, (R,)
     added: Rows  # the added rows that are still in it, counted from 0; ascending, (A,)
     _buffer: _AddedRows
-    _seen: int  # rows of the buffer
+    _buffer_end: int  # rows of the buffer
     _tables: tuple[WordTable, ...]  # the words of these rows, in their order; none where words do not count
 
     @classmethod
@@ -162,7 +163,8 @@ class Snapshot:
         embeddings = generation.embeddings
         buffer = _AddedRows(embeddings.dim, embeddings.dtype, generation.manifest.late)
         manifest = generation.manifest
-        return cls(generation, manifest.revision, manifest.order_end, _NONE, _NONE, buffer, 0, ())
+        slots = manifest.parts[0].slots
+        return cls(generation, slots, manifest.revision, manifest.order_end, _NONE, _NONE, buffer, 0, ())
 
     def updated(self, updates: Sequence[Update]) -> "Snapshot":
         """The snapshot after more updates. For one thread at a time, and on the latest snapshot only."""
@@ -172,25 +174,25 @@ class Snapshot:
         end, revision = self.order_end + sum(len(update.upserts) for update in updates), updates[-1].revision
         shares = _shares(updates, self.slots, self.order_end)
         updates = [share for share, _ in shares]
-        self._buffer.cut(self._seen)
+        self._buffer.cut(self._buffer_end)
         removed, alive = set[int](), dict.fromkeys(self.added.tolist())
         # The generation's first row of each text, if its vectors are on this machine.
         texts = [candidate.text for update in updates for candidate in update.upserts]
         is_here = self.generation.embeddings.is_whole
         own = iter(self.generation.texts.first_rows(texts).tolist() if is_here else [-1] * len(texts))
         for update, order in shares:
-            gone = [*update.deletes, *(candidate.id for candidate in update.upserts)]
-            went = {row for row in self.generation.embeddings.ids.rows(gone).tolist() if row >= 0} - removed
+            gone_ids = [*update.deletes, *(candidate.id for candidate in update.upserts)]
+            went = {row for row in self.generation.embeddings.ids.rows(gone_ids).tolist() if row >= 0} - removed
             removed |= went
-            for candidate_id in gone:
+            for candidate_id in gone_ids:
                 row = (self._buffer.rows_of.get(candidate_id) or [-1])[-1]
                 if row in alive:
                     del alive[row]
                     went.add(self._built + row)
             self._buffer.went.update(dict.fromkeys(went - self._buffer.went.keys(), update.revision))
             start = len(self._buffer.candidates)
-            made = self._tied(update, np.array([next(own) for _ in update.upserts], np.int64))
-            self._buffer.extend(update.upserts, made, order, update.revision)
+            representations = self._tied(update, np.array([next(own) for _ in update.upserts], np.int64))
+            self._buffer.extend(update.upserts, representations, order, update.revision)
             alive.update(dict.fromkeys(range(start, len(self._buffer.candidates))))
         return replace(
             self,
@@ -198,8 +200,8 @@ class Snapshot:
             order_end=end,
             removed=np.union1d(self.removed, np.array(sorted(removed), np.int64)),
             added=np.fromiter(alive, np.int64, len(alive)),
-            _seen=len(self._buffer.candidates),
-            _tables=self._tables_with(self._buffer.candidates[self._seen :]),
+            _buffer_end=len(self._buffer.candidates),
+            _tables=self._tables_with(self._buffer.candidates[self._buffer_end :]),
         )
 
     def _tied(self, update: Update, own: Rows) -> Representations:
@@ -218,24 +220,24 @@ class Snapshot:
             parts.append(self.generation.embeddings.representations(own[is_own]))
         if is_added.any():
             parts.append(self._buffer.representations(added[is_added]))
-        for known in (is_own, is_added):
-            places[known] = count + np.arange(known.sum())
-            count += known.sum()
+        for is_stored in (is_own, is_added):
+            places[is_stored] = count + np.arange(is_stored.sum())
+            count += is_stored.sum()
         return Representations.join(parts).take(places)
 
     def at(self, revision: int) -> "Snapshot":
         """This one as it was at a revision, or itself at its own and later ones; `order_end` stays."""
         if revision >= self.revision:
             return self
-        seen = bisect_right(self._buffer.came, revision, hi=self._seen)
+        buffer_end = bisect_right(self._buffer.came, revision, hi=self._buffer_end)
         # A copy, because another thread may be adding to it.
         went = np.array([row for row, gone_at in self._buffer.went.copy().items() if gone_at <= revision], np.int64)
         return replace(
             self,
             revision=revision,
             removed=np.sort(went[went < self._built]),
-            added=np.setdiff1d(np.arange(seen), went[went >= self._built] - self._built, assume_unique=True),
-            _seen=seen,
+            added=np.setdiff1d(np.arange(buffer_end), went[went >= self._built] - self._built, assume_unique=True),
+            _buffer_end=buffer_end,
         )
 
     def _tables_with(self, new: Sequence[Candidate]) -> tuple[WordTable, ...]:
@@ -244,14 +246,11 @@ class Snapshot:
             return self._tables
         tables = [*self._tables]
         for start in range(0, len(new), _ROWS_AT_ONCE):
-            tables.append(words.table_of([candidate.text for candidate in new[start : start + _ROWS_AT_ONCE]]))
+            texts = [candidate.text for candidate in new[start : start + _ROWS_AT_ONCE]]
+            tables.append(WordTable.of(texts, words.table.statistics))
             while len(tables) > 1 and len(tables[-2]) <= _STEP * len(tables[-1]):
                 tables[-2:] = [joined(tables[-2:])]
         return tuple(tables)
-
-    @property
-    def slots(self) -> Slots:
-        return self.generation.manifest.parts[0].slots
 
     def order(self, rows: Rows) -> Rows:
         """The places in the pool of rows, or of rows of an earlier revision; (N,)."""
@@ -272,21 +271,21 @@ class Snapshot:
 
     @cached_property
     def all_rows(self) -> Rows:
-        built = np.delete(np.arange(self._built), self.removed)
-        return np.concatenate([built, self.numbered(self.added)])
+        own_rows = np.delete(np.arange(self._built), self.removed)
+        return np.concatenate([own_rows, self.numbered(self.added)])
 
     @property
     def row_end(self) -> int:
         """The number after the last row."""
-        return self._built + self._seen
+        return self._built + self._buffer_end
 
     def rows_between(self, start: int, end: int) -> Rows:
         """The rows from `start` up to `end`, without `end`; ascending."""
-        own = np.arange(min(start, self._built), min(end, self._built))
+        built = np.arange(min(start, self._built), min(end, self._built))
         first, last = np.searchsorted(self.removed, [start, end])
-        kept = np.setdiff1d(own, self.removed[first:last], assume_unique=True)
+        own_rows = np.setdiff1d(built, self.removed[first:last], assume_unique=True)
         first, last = np.searchsorted(self.added, [start - self._built, end - self._built])
-        return np.concatenate([kept, self.numbered(self.added[first:last])])
+        return np.concatenate([own_rows, self.numbered(self.added[first:last])])
 
     def rows_within(self, slots: Slots) -> Rows:
         """The rows whose ids are within some slots; ascending."""
@@ -299,7 +298,7 @@ class Snapshot:
     @property
     def vectors_added(self) -> NDArray[Any]:
         """The vectors of all rows ever added, (>= A, D); `added` says which of them count."""
-        return self._buffer.vectors[: self._seen]
+        return self._buffer.vectors[: self._buffer_end]
 
     @property
     def longest_added(self) -> float:
@@ -311,9 +310,9 @@ class Snapshot:
         words = self.generation.words
         if words is None:
             return None
-        asked = words.evidence.query(conversation, words.table.statistics)
-        own, *added = [asked.values_in(table) for table in (words.table, *self._tables)]
-        behind = np.concatenate([np.empty(0, np.float32), *added])[: self._seen]
+        query = words.evidence.query(conversation, words.table.statistics)
+        own, *added = [query.values_in(table) for table in (words.table, *self._tables)]
+        behind = np.concatenate([np.empty(0, np.float32), *added])[: self._buffer_end]
         return WordValues(*(Additions(words.evidence.late_weight, each) for each in (own, behind)))
 
     def rows(self, ids: Sequence[str]) -> Rows:
@@ -321,7 +320,7 @@ class Snapshot:
         rows = self.generation.embeddings.ids.rows(ids)
         if len(self.removed):
             rows[np.isin(rows, self.removed)] = -1
-        if self._seen:
+        if self._buffer_end:
             for at, candidate_id in enumerate(ids):
                 if rows[at] < 0 and (row := self._added_row(candidate_id)) is not None:
                     rows[at] = self._built + row
@@ -331,8 +330,8 @@ class Snapshot:
         """A row that has, or had, each text, (N,); -1 for a text that no row has had."""
         rows = self.generation.texts.first_rows(texts)
         for at in np.flatnonzero(rows < 0).tolist():
-            row = self._buffer.row_of_text.get(texts[at], self._seen)
-            if row < self._seen:
+            row = self._buffer.row_of_text.get(texts[at], self._buffer_end)
+            if row < self._buffer_end:
                 rows[at] = self._built + row
         return rows
 
@@ -346,7 +345,7 @@ class Snapshot:
 
     def _added_row(self, candidate_id: str) -> int | None:
         for row in reversed(self._buffer.rows_of.get(candidate_id, ())):
-            if row < self._seen:  # the latest row of the id that this snapshot knows of: still in it, or removed
+            if row < self._buffer_end:  # the latest row of the id that this snapshot knows of: still in it, or removed
                 at = int(np.searchsorted(self.added, row))
                 return row if at < len(self.added) and self.added[at] == row else None
         return None

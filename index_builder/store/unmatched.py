@@ -25,71 +25,72 @@ _MOST_ALIKE = 3
 Condition = tuple[str, Any]
 
 
-class Seen(NamedTuple):
+class ConditionReport(NamedTuple):
     """What candidates have where a condition looks."""
 
     holds: bool  # whether it holds for any of them
     kinds: frozenset[str]  # of the field's values; empty: none has the field
     alike: frozenset[str]  # names of fields that the condition may mean, if none has the field
 
-    def joined(self, other: "Seen") -> "Seen":
-        return Seen(self.holds or other.holds, self.kinds | other.kinds, self.alike | other.alike)
+    def joined(self, other: "ConditionReport") -> "ConditionReport":
+        return ConditionReport(self.holds or other.holds, self.kinds | other.kinds, self.alike | other.alike)
 
 
-class Looked(NamedTuple):
+class FilterReport(NamedTuple):
     """What was seen of a filter: whether it lets any candidate through, and else of each of its first conditions."""
 
     lets_through: bool
-    seen: tuple[Seen, ...]
+    conditions: tuple[ConditionReport, ...]
 
-    def joined(self, other: "Looked") -> "Looked":
+    def joined(self, other: "FilterReport") -> "FilterReport":
         """Return what was seen in both parts of a pool."""
         if self.lets_through or other.lets_through:
-            return Looked(True, ())
-        return Looked(False, tuple(one.joined(two) for one, two in zip(self.seen, other.seen, strict=True)))
+            return FilterReport(True, ())
+        pairs = zip(self.conditions, other.conditions, strict=True)
+        return FilterReport(False, tuple(one.joined(two) for one, two in pairs))
 
 
-def looking(snapshot: Snapshot, filter_: Mapping[str, Any]) -> Steps[Looked]:
+def looking(snapshot: Snapshot, filter_: Mapping[str, Any]) -> Steps[FilterReport]:
     """Look at what a filter asks for, and pause after each condition."""
     yield from snapshot.reading(filter_)
     if len(snapshot.matching(filter_)):
-        return Looked(True, ())
-    seen = []
+        return FilterReport(True, ())
+    reports = []
     for condition in _conditions(filter_):
-        seen.append(_seen(snapshot, condition))
+        reports.append(_report(snapshot, condition))
         yield
-    return Looked(False, tuple(seen))
+    return FilterReport(False, tuple(reports))
 
 
-def notes(filter_: Mapping[str, Any], looked: Looked) -> list[str]:
+def notes(filter_: Mapping[str, Any], report: FilterReport) -> list[str]:
     """Return why an answer has nothing in it, a sentence for each reason."""
-    if looked.lets_through:  # what is missing was excluded, or is on other pages
+    if report.lets_through:  # what is missing was excluded, or is on other pages
         return []
-    pairs = zip(_conditions(filter_), looked.seen, strict=True)
-    found = dict.fromkeys(f"filter: {_why(condition, seen)}" for condition, seen in pairs if not seen.holds)
-    return [*found] or ["filter: no candidate has all of it at once"]
+    pairs = zip(_conditions(filter_), report.conditions, strict=True)
+    reasons = dict.fromkeys(f"filter: {_why(condition, each)}" for condition, each in pairs if not each.holds)
+    return [*reasons] or ["filter: no candidate has all of it at once"]
 
 
 def _conditions(filter_: Mapping[str, Any]) -> list[Condition]:
     """Return the first conditions that let candidates through; what stands under `$not` lets through all others."""
 
     def every(part: Mapping[str, Any]) -> Iterator[Condition]:
-        for key, wanted in part.items():
+        for key, operand in part.items():
             if key in ("$and", "$or"):
-                for inner in wanted:
+                for inner in operand:
                     yield from every(inner)
             elif key != "$not":
-                yield key, wanted
+                yield key, operand
 
     return [*islice(every(filter_), MOST_CONDITIONS)]
 
 
-def _seen(snapshot: Snapshot, condition: Condition) -> Seen:
-    field, wanted = condition
-    if len(snapshot.matching({field: wanted})):
-        return Seen(True, frozenset(), frozenset())
+def _report(snapshot: Snapshot, condition: Condition) -> ConditionReport:
+    field, operand = condition
+    if len(snapshot.matching({field: operand})):
+        return ConditionReport(True, frozenset(), frozenset())
     kinds = frozenset(snapshot.kinds(field))
-    return Seen(False, kinds, frozenset() if kinds else frozenset(_alike(field, snapshot.names - {field})))
+    return ConditionReport(False, kinds, frozenset() if kinds else frozenset(_alike(field, snapshot.names - {field})))
 
 
 def _alike(field: str, names: set[str]) -> list[str]:
@@ -99,28 +100,28 @@ def _alike(field: str, names: set[str]) -> list[str]:
     same = [name for name in usable if name.rpartition(".")[2].lower() == last]
     if same:
         return nsmallest(_MOST_ALIKE, same)
-    cut = field[:MAX_NAME_CHARS]
-    compared = nsmallest(MOST_COMPARED, usable, key=lambda name: (abs(len(name) - len(cut)), name))
-    return get_close_matches(cut, compared, _MOST_ALIKE, cutoff=0.7)
+    prefix = field[:MAX_NAME_CHARS]
+    compared = nsmallest(MOST_COMPARED, usable, key=lambda name: (abs(len(name) - len(prefix)), name))
+    return get_close_matches(prefix, compared, _MOST_ALIKE, cutoff=0.7)
 
 
-def _why(condition: Condition, seen: Seen) -> str:
-    name, wanted = condition[0][:MAX_NAME_CHARS], condition[1]
-    if not seen.kinds:
-        meant = get_close_matches(name, sorted(seen.alike), 1, cutoff=0.0)
-        return f"no candidate has the field {name}" + "".join(f"; did you mean {each}?" for each in meant)
-    if isinstance(wanted, Mapping):
-        bounds = [bound for key, bound in wanted.items() if key != "exists"]
+def _why(condition: Condition, report: ConditionReport) -> str:
+    name, operand = condition[0][:MAX_NAME_CHARS], condition[1]
+    if not report.kinds:
+        guesses = get_close_matches(name, sorted(report.alike), 1, cutoff=0.0)
+        return f"no candidate has the field {name}" + "".join(f"; did you mean {each}?" for each in guesses)
+    if isinstance(operand, Mapping):
+        bounds = [bound for key, bound in operand.items() if key != "exists"]
         if not bounds:
             return f"every candidate has the field {name}"
-        asked, asks, lacks = kinds_of(bounds), "the bounds are", "has no value between the bounds"
+        kinds, asks, lacks = kinds_of(bounds), "the bounds are", "has no value between the bounds"
     else:
-        asked, asks, lacks = kinds_of([wanted]), "the filter asks for", "has none of the values asked for"
-    if seen.kinds == {"objects"}:
+        kinds, asks, lacks = kinds_of([operand]), "the filter asks for", "has none of the values asked for"
+    if report.kinds == {"objects"}:
         return f"{name} holds objects; name a field in them by a dot, as in {name}.FIELD"
-    if asked & seen.kinds:
+    if kinds & report.kinds:
         return f"{name} {lacks}"
-    return f"{name} holds {_listed(seen.kinds)}, and {asks} {_listed(asked)}"
+    return f"{name} holds {_listed(report.kinds)}, and {asks} {_listed(kinds)}"
 
 
 def _listed(kinds: set[str] | frozenset[str]) -> str:

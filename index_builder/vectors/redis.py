@@ -37,7 +37,7 @@ from polyrank.index_builder.redis_client import (
     disconnect,
     translated,
 )
-from polyrank.index_builder.vectors.encoder import DTYPES
+from polyrank.index_builder.vectors.local import DTYPES
 from polyrank.model.representations import LateRows
 
 MGET_KEYS = 512
@@ -53,7 +53,7 @@ _PREFIX = struct.Struct("<BBH")
 _CRC_END = _PREFIX.size + 4
 
 
-class Fetched(NamedTuple):
+class FetchedRows(NamedTuple):
     """What was found of N names."""
 
     rows: NDArray[Any]  # those of the first HIT, then those of the next, and so on, (R, D)
@@ -91,7 +91,7 @@ def decode_many(
     dtype: np.dtype[Any],
     of: LateRows,
     version: int = VERSION,
-) -> Fetched:
+) -> FetchedRows:
     """Read the rows in the values of keys.
 
     A key without a value is a MISS. A value of another length, version, dtype, dimension or number of rows is CORRUPT,
@@ -101,9 +101,10 @@ def decode_many(
     bodies = [_body(key, value, head, size, of.count) for key, value in zip(keys, values, strict=True)]
     good = [body for body in bodies if body is not None]
     counts = np.array([0 if body is None else len(body) // size for body in bodies], np.int64)
-    found = zip(values, bodies, strict=True)
-    status = [MISS if value is None else CORRUPT if body is None else HIT for value, body in found]
-    return Fetched(np.frombuffer(bytearray().join(good), dtype).reshape(-1, of.dim), counts, np.array(status, np.uint8))
+    pairs = zip(values, bodies, strict=True)
+    status = [MISS if value is None else CORRUPT if body is None else HIT for value, body in pairs]
+    rows = np.frombuffer(bytearray().join(good), dtype).reshape(-1, of.dim)
+    return FetchedRows(rows, counts, np.array(status, np.uint8))
 
 
 def within(rows: NDArray[Any], longest: float) -> NDArray[np.bool_]:
@@ -160,17 +161,17 @@ class StoredRows:
             with translated():
                 pipeline.execute()
 
-    def get_many(self, names: Sequence[str]) -> Fetched:
+    def get_many(self, names: Sequence[str]) -> FetchedRows:
         """Fetch the rows of names, in the order asked; errors as `translated`."""
         keys = [self._key + name.encode() for name in names]
-        found = decode_many(keys, self._values(keys), self._dtype, self._of, self._version)
-        owners = np.repeat(np.arange(len(names)), found.counts)
-        is_foreign = found.counts > self._most
-        is_foreign[owners[~within(found.rows, self._longest)]] = True
+        fetched = decode_many(keys, self._values(keys), self._dtype, self._of, self._version)
+        owners = np.repeat(np.arange(len(names)), fetched.counts)
+        is_foreign = fetched.counts > self._most
+        is_foreign[owners[~within(fetched.rows, self._longest)]] = True
         if not is_foreign.any():
-            return found
-        found.counts[is_foreign], found.status[is_foreign] = 0, CORRUPT
-        return found._replace(rows=found.rows[~is_foreign[owners]])
+            return fetched
+        fetched.counts[is_foreign], fetched.status[is_foreign] = 0, CORRUPT
+        return fetched._replace(rows=fetched.rows[~is_foreign[owners]])
 
     def _values(self, keys: Sequence[bytes]) -> list[bytes | None]:
         values: list[bytes | None] = []
@@ -179,8 +180,8 @@ class StoredRows:
                 values += cast(list[bytes | None], self._client.mget(keys[start : start + self.at_once]))
         if len(values) != len(keys) or not all(value is None or isinstance(value, bytes) for value in values):
             raise StoreUnavailable("Redis failed: its answer belongs to another question")
-        found = zip(keys, values, strict=True)
-        return [None if value is None else self._seal.opened(key, value) for key, value in found]
+        pairs = zip(keys, values, strict=True)
+        return [None if value is None else self._seal.opened(key, value) for key, value in pairs]
 
 
 def beginning_of(generation: str) -> str:
@@ -216,17 +217,17 @@ class RedisEmbeddings(StoredRows):
         self.rows = None if late is None else StoredRows(client, seal, rows, late, dtype, version=ROWS_VERSION)
         self._meta_key = f"pe:{{{generation}}}:meta".encode()
         self._shape = {"dim": dim, "dtype": dtype, "late": None if late is None else asdict(late)}
-        self._put = 0
+        self._rows_put = 0
 
     def put_many(self, names: Sequence[str], rows: Sequence[NDArray[Any]] | NDArray[Any]) -> None:
         """Write vectors, and count them for `commit`."""
         super().put_many(names, rows)
-        self._put += len(names)
+        self._rows_put += len(names)
 
     def commit(self) -> None:
         with translated():
             shape = {name: value for name, value in self._shape.items() if value is not None}
-            meta = orjson.dumps({"count": self._put, **shape})
+            meta = orjson.dumps({"count": self._rows_put, **shape})
             self._client.set(self._meta_key, self._seal.sealed(self._meta_key, meta))
 
     def count(self) -> int:
@@ -237,7 +238,7 @@ class RedisEmbeddings(StoredRows):
             meta = orjson.loads(self._seal.opened(self._meta_key, value or b"") or b"{}")
         except orjson.JSONDecodeError:
             return 0
-        if not isinstance(meta, dict) or any(meta.get(key) != wanted for key, wanted in self._shape.items()):
+        if not isinstance(meta, dict) or any(meta.get(key) != expected for key, expected in self._shape.items()):
             return 0
         count = meta.get("count")
         return count if isinstance(count, int) else 0

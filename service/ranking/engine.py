@@ -24,7 +24,7 @@ from polyrank.index_builder.generation.candidates import KnownTexts, interleaved
 from polyrank.index_builder.index.retrieval import CERTIFICATE_MARGIN
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.pages import Page
-from polyrank.index_builder.store.unmatched import Looked, notes
+from polyrank.index_builder.store.unmatched import FilterReport, notes
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
@@ -359,7 +359,7 @@ class Pool:
         """Say why a filter lets nothing through; nothing is said where there is no time, or where something passes."""
         parts = self._serving.parts
 
-        async def ask(part: int, journey: Journey) -> Looked:
+        async def ask(part: int, journey: Journey) -> FilterReport:
             return await parts[part].looked(self._runtime, filter_, journey)
 
         try:
@@ -368,7 +368,7 @@ class Pool:
             return []
         if len(answers) < len(parts):
             return []
-        return notes(filter_, reduce(Looked.joined, answers.values()))
+        return notes(filter_, reduce(FilterReport.joined, answers.values()))
 
     async def _of_each(
         self, parts: Iterable[int], ask: Callable[[int, Journey], Coroutine[Any, Any, T]], journey: Journey

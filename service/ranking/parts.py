@@ -19,7 +19,7 @@ from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.membership import Counts
 from polyrank.index_builder.store.pages import Page
-from polyrank.index_builder.store.unmatched import Looked
+from polyrank.index_builder.store.unmatched import FilterReport
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
@@ -119,7 +119,7 @@ class Part(Protocol):
     ) -> Page:
         """List candidates from a row on; see `pages.page`."""
 
-    async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> Looked:
+    async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> FilterReport:
         """Look at what a filter asks for; see `unmatched.looking`."""
 
 

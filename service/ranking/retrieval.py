@@ -25,7 +25,7 @@ from polyrank.index_builder.index.retrieval import BestByWords, best_by_words, r
 from polyrank.index_builder.store.membership import Counts
 from polyrank.index_builder.store.pages import Page, page
 from polyrank.index_builder.store.snapshot import Snapshot, WordValues
-from polyrank.index_builder.store.unmatched import Looked, looking
+from polyrank.index_builder.store.unmatched import FilterReport, looking
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.search.scan import Query
 from polyrank.model.search.topk import top_k
@@ -135,7 +135,7 @@ class LocalPart(Searchable):
         async with journey.in_time():
             return await runtime.candidates.run_steps(page(self.snapshot, first, limit, filter_), "fetch", journey)
 
-    async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> Looked:
+    async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> FilterReport:
         """See `Part.looked`."""
         async with journey.in_time():
             return await runtime.candidates.run_steps(looking(self.snapshot, filter_), "fetch", journey)

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError, StoreUnavailable
-from polyrank.index_builder.vectors.blocks import each_of
-from polyrank.index_builder.vectors.encoder import DTYPES, rounded_all
-from polyrank.model.representations import Additions, Representations
+from polyrank.index_builder.vectors.local import DTYPES, rounded_all
+from polyrank.model.representations import Additions, Representations, each_of
 from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.caching.redis_server import Budget
@@ -47,7 +46,7 @@ class TextVectors:
             unknown = np.flatnonzero(~self.is_known)
             if (stored := part.texts_here([texts[at] for at in unknown.tolist()])) is None:
                 break
-            self._enter(unknown[stored.positions], stored.made)
+            self._enter(unknown[stored.positions], stored.representations)
         self._read(budget)
         first: dict[str, int] = {}
         self._like: dict[int, list[int]] = {}  # all positions of a new text, by the first

@@ -17,7 +17,7 @@ from polyrank.index_builder.generation.candidates import KnownTexts
 from polyrank.index_builder.generation.slots import Slots
 from polyrank.index_builder.store.membership import Counts, Membership
 from polyrank.index_builder.store.pages import Page
-from polyrank.index_builder.store.unmatched import Looked
+from polyrank.index_builder.store.unmatched import FilterReport
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
 from polyrank.service.live.searchable import SearchStatus
@@ -153,6 +153,6 @@ class RemotePart:
         answer: Page = await self.calls.ask("page", journey, self.revision, first, limit, filter_)
         return answer
 
-    async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> Looked:
-        answer: Looked = await self.calls.ask("looked", journey, self.revision, filter_)
+    async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> FilterReport:
+        answer: FilterReport = await self.calls.ask("looked", journey, self.revision, filter_)
         return answer

@@ -22,7 +22,7 @@ import numpy as np
 from polyrank.index_builder.errors import GenerationNotFound
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pages import Page, page
-from polyrank.index_builder.store.unmatched import Looked, looking
+from polyrank.index_builder.store.unmatched import FilterReport, looking
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.model.errors import RankingError, Shortage, VectorsDamaged, shortage_in
 from polyrank.model.search.scan import faster
@@ -211,7 +211,7 @@ class Body:
     def page(self, holding: Holding, revision: int, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
         return finish(page(self._copy_of(holding).at(revision).snapshot, first, limit, filter_))
 
-    def looked(self, holding: Holding, revision: int, filter_: Mapping[str, Any]) -> Looked:
+    def looked(self, holding: Holding, revision: int, filter_: Mapping[str, Any]) -> FilterReport:
         return finish(looking(self._copy_of(holding).at(revision).snapshot, filter_))
 
     def _copy_of(self, holding: Holding) -> _PartCopy:

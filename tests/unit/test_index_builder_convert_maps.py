@@ -14,7 +14,7 @@ from polyrank.index_builder.convert.conversion import convert
 from polyrank.index_builder.convert.kinds import UnknownKind, beginning_of_a_map, kind_of, kinds_of
 from polyrank.index_builder.convert.maps import Map, map_of, read_map, shipped
 from polyrank.index_builder.convert.reads import Reads
-from polyrank.index_builder.convert.talks import Asked
+from polyrank.index_builder.convert.talks import ConvertOptions
 from polyrank.index_builder.pool.documents import RowError
 from polyrank.model.errors import InvalidInput
 
@@ -502,7 +502,7 @@ def refused_and_completed(file: Path, changes: dict[str, str | None]) -> list[tu
     own = file.parent / "map.toml"
     own.write_text(draft)
     assert kind_of(file, [read_map(own)]).map.called == "map"
-    convert(kinds_of([file], read_map(own), {}), file.parent / "out", Asked(), lambda *_: None)
+    convert(kinds_of([file], read_map(own), {}), file.parent / "out", ConvertOptions(), lambda *_: None)
     return read(file.parent)
 
 

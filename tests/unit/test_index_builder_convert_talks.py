@@ -14,7 +14,7 @@ from polyrank.index_builder.convert import talks as module
 from polyrank.index_builder.convert.conversion import convert
 from polyrank.index_builder.convert.kinds import kinds_of
 from polyrank.index_builder.convert.maps import map_of
-from polyrank.index_builder.convert.talks import Asked
+from polyrank.index_builder.convert.talks import ConvertOptions
 from polyrank.index_builder.pool.documents import MAX_TEXT_CHARACTERS
 from polyrank.model.errors import InvalidInput
 
@@ -26,7 +26,7 @@ def made(folder: Path, rows: Any, content: dict[str, Any], **asked: Any) -> Any:
     """Convert rows by a map; returns what was found."""
     (folder / "in.jsonl").write_text(lines(rows))
     used = map_of("own", content, "own.toml")
-    return convert(kinds_of([folder / "in.jsonl"], used, {}), folder / "out", Asked(**asked), lambda *_: None)
+    return convert(kinds_of([folder / "in.jsonl"], used, {}), folder / "out", ConvertOptions(**asked), lambda *_: None)
 
 
 def rows(*said: tuple[str, str], **more: Any) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def test_service_records_do_not_count_as_who_speaks_first(tmp_path: Path) -> Non
     own = {**ROW, "answering": [], "only": "kind == 'message'"}
     done = made(tmp_path, said, own, first_asks=True)
     assert pairs(tmp_path) == [(["q"], "a")]
-    assert done.said.passed == 1
+    assert done.messages.passed == 1
 
 
 @pytest.mark.parametrize(("asks", "answers"), [("Kunde", "Mitarbeiter"), ("Cliente", "Agente"), ("顧客", "担当者")])
@@ -70,7 +70,7 @@ def test_roles_of_any_language_are_asked_for_and_named(asks: str, answers: str, 
         made(tmp_path, said, {**ROW, "answering": []})
     done = made(tmp_path, said, {**ROW, "answering": []}, answering=(answers,))
     assert pairs(tmp_path) == [(["Hallo", "q"], "a")]
-    assert (done.said.ours, done.said.others) == ({answers: 2}, {asks: 1})
+    assert (done.messages.ours, done.messages.others) == ({answers: 2}, {asks: 1})
 
 
 def test_sides_that_differ_by_who_began_are_asked_for(tmp_path: Path) -> None:
@@ -195,11 +195,11 @@ def test_html_is_text_where_the_map_says_so_and_is_told_where_it_does_not(tmp_pa
     said = [{"m": [{"w": "user", "t": "<p>a &lt; b<br>c</p>"}, {"w": "agent", "t": "x &amp; y"}]}]
     done = made(tmp_path, said, {**LIST, "texts": "html"})
     assert pairs(tmp_path) == [(["a < b\nc"], "x & y")]
-    assert done.said.changed == {"read as html": 2}
+    assert done.messages.changed == {"read as html": 2}
     (tmp_path / "b").mkdir()
     done = made(tmp_path / "b", said, LIST)
     assert pairs(tmp_path / "b") == [(["<p>a &lt; b<br>c</p>"], "x &amp; y")]
-    assert [*done.said.changed] == ['with marks of HTML, kept: texts = "html" reads them']
+    assert [*done.messages.changed] == ['with marks of HTML, kept: texts = "html" reads them']
 
 
 def test_quotes_are_cut_unless_they_are_to_be_kept(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_every_text_is_redacted_before_it_is_written(tmp_path: Path) -> None:
     done = made(tmp_path, said, own, redact=lambda text: text.replace("5519", "[number]"))
     assert not any("5519" in file.read_text() for file in (tmp_path / "out").iterdir())
     assert pairs(tmp_path) == [(["I am [number]"], "Hello [number]")]
-    assert done.said.changed["redacted"] == 4
+    assert done.messages.changed["redacted"] == 4
 
 
 # Conversations.
@@ -233,7 +233,7 @@ def test_without_speakers_every_other_message_is_a_reply_and_that_is_said(tmp_pa
     own = {"messages": "m", "keep": {"n": "n"}}
     done = made(tmp_path, [{"m": ["a", None, "b", "", "c"], "n": 1}, {"m": ["a", "b", "c", "d"]}], own)
     assert pairs(tmp_path) == [(["a", "b"], "c"), (["a"], "b"), (["a", "b", "c"], "d")]
-    assert done.said.alternating
+    assert done.messages.alternating
 
 
 def test_replies_that_cannot_be_learnt_from(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_message_that_is_too_long_costs_its_record(tmp_path: Path, monkeypatch
 def test_names_of_speakers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_NAMES", 2)
     done = made(tmp_path, rows(*((f"u{n}", "q") for n in range(5)), ("agent", "a")), ROW)
-    assert done.said.others == {"u0": 1, "u1": 1, "others": 3}
+    assert done.messages.others == {"u0": 1, "u1": 1, "others": 3}
 
 
 def test_the_place_of_a_record_is_told(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_what_is_not_public_is_no_message_however_a_table_writes_it(private: obj
     ]
     done = made(tmp_path, said, {**ROW, "only": "public"})
     assert pairs(tmp_path) == [(["q"], "a")]
-    assert done.said.passed == 1
+    assert done.messages.passed == 1
 
 
 def test_metadata_is_redacted_and_must_be_such_as_a_pool_can_keep(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_a_conversation_that_never_ends_is_read_to_a_bound(tmp_path: Path, monke
 
 def test_names_of_nobody_are_told(tmp_path: Path) -> None:
     done = made(tmp_path, rows(("user", "q"), ("agent", "a")), ROW, answering=("Agent", "Agnet"))
-    assert done.said.missing == ["Agnet"]
+    assert done.messages.missing == ["Agnet"]
     with pytest.raises(
         InvalidInput, match=r"nobody called Agnet says anything; there are messages of user \(1\), agent \(1\)"
     ):
@@ -394,7 +394,7 @@ def test_replies_that_are_no_list_are_none(replies: object, tmp_path: Path) -> N
 def test_sides_without_names_are_told_as_sides(tmp_path: Path) -> None:
     said = [{"c": 1, "t": "q", "in": True}, {"c": 1, "t": "a", "in": False}]
     done = made(tmp_path, said, {"conversation": "c", "text": "t", "answers": "!in"})
-    assert (done.said.ours, done.said.others) == ({"assistant": 1}, {"user": 1})
+    assert (done.messages.ours, done.messages.others) == ({"assistant": 1}, {"user": 1})
     assert [each["role"] for each in written(tmp_path)[0]["context"]] == ["user"]
 
 
@@ -409,7 +409,7 @@ def test_what_programs_write_for_nothing_is_no_text(tmp_path: Path) -> None:
         tmp_path, tmp_path / "t.csv", columns={"conversation": "talk", "who": "who", "text": "text"}, answering=("us",)
     )
     assert [row["response"] for row in written(tmp_path)] == ["a"]
-    assert done.said.changed["that say None, taken for none"] == 1
+    assert done.messages.changed["that say None, taken for none"] == 1
     assert done.left_out["the row names no conversation"] == 2
 
 
@@ -420,7 +420,7 @@ def test_pages_that_overlap_are_read_once(tmp_path: Path) -> None:
     columns = {"conversation": "talk", "who": "who", "text": "text", "time": "at"}
     done = converted(tmp_path, tmp_path / "1.csv", tmp_path / "2.csv", columns=columns, answering=("us",))
     assert [(len(row["context"]), row["response"]) for row in written(tmp_path)] == [(1, "a"), (3, "bye")]
-    assert done.said.repeated == 3
+    assert done.messages.repeated == 3
 
 
 def test_a_conversation_that_is_there_twice_is_read_once(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from polyrank.index_builder.convert.texts import read, said
+from polyrank.index_builder.convert.texts import message_text, read
 
 
 @pytest.mark.parametrize(("value", "text"), [
@@ -26,7 +26,7 @@ from polyrank.index_builder.convert.texts import read, said
     ({"other": "x"}, ""),
 ])  # fmt: skip
 def test_all_parts_are_read(value: object, text: str) -> None:
-    assert said(value) == text
+    assert message_text(value) == text
 
 
 @pytest.mark.parametrize(("text", "form", "found"), [

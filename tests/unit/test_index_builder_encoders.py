@@ -131,7 +131,7 @@ def run(ray: FakeRay, count: int = 8, encoders: int = 2) -> tuple[list[EncodedCh
 def assert_all_made(made: list[EncodedChunk], count: int = 8) -> None:
     assert [each.chunk for each in made] == chunks(count)
     for each in made:
-        np.testing.assert_array_equal(each.made.first, MODEL.of(each.chunk.texts).first)
+        np.testing.assert_array_equal(each.representations.first, MODEL.of(each.chunk.texts).first)
 
 
 def test_chunks_come_in_order_and_are_encoded_once() -> None:

@@ -120,14 +120,14 @@ def test_a_rebuild_encodes_new_texts_alone_and_makes_the_same_files(
     again = build(model, AFTER, tmp_path / "store", parts=after, vectors=ahead)
     anew = build(HashEncoder(longest=7, late=late), AFTER, tmp_path / "empty", parts=after)
     assert contents(tmp_path / "store", again.generation) == contents(tmp_path / "empty", anew.generation)
-    assert (again.truncated, anew.taken) == (anew.truncated, 0)
+    assert (again.truncated, anew.reused) == (anew.truncated, 0)
     assert anew.encoded == len({each.text for each in AFTER})
     assert again.encoded == len(model.asked)
     if ahead is None:
         assert sorted(model.asked) == ["new", "text 50", "x"], "of a text that is too long its beginning"
-        [said] = again.said_of_taken
+        [said] = again.reuse_notes
         assert said.startswith("3 texts encoded, ")
-        assert 3 < again.taken <= len(AFTER) - 3
+        assert 3 < again.reused <= len(AFTER) - 3
     else:  # it asks for chunks before those in front of them are written
         assert {"new", "text 50", "x"} <= set(model.asked)
 
@@ -135,7 +135,7 @@ def test_a_rebuild_encodes_new_texts_alone_and_makes_the_same_files(
 def test_a_whole_pool_that_is_stored_is_not_encoded(tmp_path: Path) -> None:
     build(HashEncoder(), BEFORE, tmp_path)
     again = build(Counting(), BEFORE[::-1], tmp_path)
-    assert (again.encoded, again.taken) == (0, len(BEFORE))
+    assert (again.encoded, again.reused) == (0, len(BEFORE))
 
 
 @pytest.mark.parametrize("name", ["embeddings.bin", "late.bin", "late.offsets", "texts.index", "candidates.arrow"])
@@ -149,7 +149,7 @@ def test_of_a_damaged_generation_nothing_is_taken(tmp_path: Path, name: str) -> 
     again = build(HashEncoder(longest=7, late=late), AFTER, tmp_path / "store")
     anew = build(HashEncoder(longest=7, late=late), AFTER, tmp_path / "empty")
     assert contents(tmp_path / "store", again.generation) == contents(tmp_path / "empty", anew.generation)
-    assert (again.encoded, again.taken, again.said_of_taken) == (anew.encoded, 0, [])
+    assert (again.encoded, again.reused, again.reuse_notes) == (anew.encoded, 0, [])
     [note] = again.notes
     assert note.startswith(f"all texts are encoded: generation {first.generation} is refused")
     assert name in note
@@ -172,4 +172,4 @@ def test_of_another_model_runner_or_dtype_nothing_is_taken(
 ) -> None:
     build(first, BEFORE, tmp_path)
     again = build(second, BEFORE, tmp_path, BuildOptions(dtype=dtype))
-    assert (again.encoded, again.taken, again.notes) == (len(BEFORE), 0, [])
+    assert (again.encoded, again.reused, again.notes) == (len(BEFORE), 0, [])

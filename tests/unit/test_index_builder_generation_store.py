@@ -169,9 +169,9 @@ def test_gc_says_why_it_keeps_each(store: GenerationStore) -> None:
     store.rollback()
     store.rollback()
     newer = "newer than the active one, so it may wait for its activation"
-    assert store.kept(2) == {a: "among the 2 to keep", b: "active", c: newer, d: newer}
+    assert store.reasons_to_keep(2) == {a: "among the 2 to keep", b: "active", c: newer, d: newer}
     store.begin_trial(c)
-    assert store.kept(1) == {b: "active", c: "on trial", d: newer}
+    assert store.reasons_to_keep(1) == {b: "active", c: "on trial", d: newer}
     assert store.gc(keep=1) == [a]
 
 

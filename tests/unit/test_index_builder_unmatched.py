@@ -169,7 +169,7 @@ def test_of_several_generations_the_first_that_has_a_text_counts(tmp_path: Path)
     known = StoredTexts(paths, ENCODER.dim, "float16", None)(["w", "none", "y", "x"])
     assert known.positions.tolist() == [0, 2, 3]
     expected = np.array([ENCODER.vector(text) for text in ("w", "y", "x")]).astype(np.float16)
-    assert np.array_equal(known.made.first, expected)
+    assert np.array_equal(known.representations.first, expected)
     nothing = StoredTexts(paths, ENCODER.dim, "float16", None)(["none"])
-    assert (nothing.positions.tolist(), len(nothing.made.first)) == ([], 0)
+    assert (nothing.positions.tolist(), len(nothing.representations.first)) == ([], 0)
     assert len(StoredTexts([], ENCODER.dim, "float16", None)(["x"]).positions) == 0

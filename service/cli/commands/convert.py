@@ -12,7 +12,7 @@ from polyrank.service.cli.parsing import ANY_COUNT, Within
 from polyrank.service.observe.logs import harmless
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.convert.conversion import Converted
+    from polyrank.index_builder.convert.conversion import Conversion
     from polyrank.index_builder.convert.maps import Map
 
 _SHOWN = 10
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Convert, and say what was written, what was left out and what was not read."""
     from polyrank.index_builder.convert.conversion import convert
     from polyrank.index_builder.convert.kinds import UnknownKind, kinds_of
-    from polyrank.index_builder.convert.talks import Asked
+    from polyrank.index_builder.convert.talks import ConvertOptions
 
     for file in arguments.files:
         if not file.exists():
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         from polyrank.service.feedback.redaction import redacted
 
         redact = redacted
-    options = Asked(
+    options = ConvertOptions(
         answering=tuple(arguments.answering),
         first_asks=arguments.first_asks,
         order=arguments.order,
@@ -96,10 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
         "examples": tally.examples.total(),
         "files": dict(tally.examples),
         "candidates": tally.candidates,
-        "answering": dict(tally.said.ours),
-        "others": dict(tally.said.others),
-        "repeated": tally.said.repeated,
-        "changed": dict(tally.said.changed),
+        "answering": dict(tally.messages.ours),
+        "others": dict(tally.messages.others),
+        "repeated": tally.messages.repeated,
+        "changed": dict(tally.messages.changed),
         "guessed_encodings": tally.guessed,
         "left_out": [
             {"reason": reason, "count": count, "first": tally.first.get(reason)}
@@ -138,8 +138,8 @@ def _draft(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(tally: "Converted") -> list[str]:
-    sides = tally.said
+def _lines(tally: "Conversion") -> list[str]:
+    sides = tally.messages
     lines = [f"read as {tally.map.called}: {tally.map.about}"]
     first_of = {name: file for file, name in reversed(tally.guessed.items())}  # of each encoding
     lines += [f"{file} is not in UTF-8: read as {name}; or name it by --encoding" for name, file in first_of.items()]

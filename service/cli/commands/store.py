@@ -209,7 +209,7 @@ def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
 
 def _gc(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     removed = store.gc(arguments.keep, arguments.redis)
-    reasons = store.kept(arguments.keep)
+    reasons = store.reasons_to_keep(arguments.keep)
     line = f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove"
     lines = (f"kept {generation}: {why}" for generation, why in reasons.items())
     print_result(arguments, {"removed": removed, "kept": reasons}, line, *lines)
