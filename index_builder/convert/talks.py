@@ -94,7 +94,8 @@ class Talks:
         self._by_path = "answers" in used.paths and not asked.answering
         self._is_whole = "messages" in used.paths or "text" not in used.paths
         self._seen = SeenHashes()
-        self.said, self._part, self._ended, self._stem = Said(), 0, True, ""
+        self.said, self._part, self._ended, self._file = Said(), 0, True, Path()
+        self._named: dict[str, Path] = {}  # the first file of each name
         table.execute("CREATE TABLE talks (talk INTEGER PRIMARY KEY, key TEXT UNIQUE, name, file, line, split)")
         table.execute(
             "CREATE TABLE messages"
@@ -106,8 +107,11 @@ class Talks:
     def add(self, record: Object, file: Path, number: int, split: str) -> None:
         """Take in a record. Raises RowError where it cannot be read."""
         used = self._map
-        if self._stem != (stem := file.name.partition(".")[0]):
-            self._stem, self._part, self._ended = stem, 0, True
+        if self._file != file:
+            self._file, self._part, self._ended = file, 0, True
+        stem = file.name.partition(".")[0]
+        if self._named.setdefault(stem, file) != file:  # every chat of a phone may be a file of one name
+            stem = str(file)
         if self._ended or used.holds("begins", record):
             self._part += 1
         self._ended = "ends" in used.paths and used.holds("ends", record)

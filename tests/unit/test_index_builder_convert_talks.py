@@ -55,6 +55,16 @@ def test_a_speaker_that_is_an_object_is_refused_and_a_path_into_it_tells_the_sid
     assert pairs(tmp_path) == [(["user"], "admin")]
 
 
+def test_files_of_one_name_are_conversations_of_their_own(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("Max/_chat.txt", "Eva/_chat.txt", "Dr. Ben.txt", "Dr. Ann.txt")]
+    for number, file in enumerate(files):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"[01.02.26, 10:00:0{number}] x: q{number}\n[01.02.26, 10:05:0{number}] Anna: a{number}\n")
+    converted(tmp_path, *files, answering=("Anna",))
+    assert pairs(tmp_path) == [([f"q{number}"], f"a{number}") for number in range(4)]
+    assert len({row["dialogue"] for row in written(tmp_path)}) == 4
+
+
 def test_service_records_do_not_count_as_who_speaks_first(tmp_path: Path) -> None:
     said = [*rows(("Anna", "joined the channel"), kind="join"), *rows(("Max", "q"), ("Anna", "a"), kind="message")]
     own = {**ROW, "answering": [], "only": "kind == 'message'"}
