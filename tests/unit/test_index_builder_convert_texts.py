@@ -63,6 +63,26 @@ def test_what_a_mail_quotes_and_its_signature_are_cut(mail: str, kept: str) -> N
     assert "Where" in read("a\n\nOn 1.1.2026 B wrote:\n> Where?", "mail", keep_quotes=True)
 
 
+HEAD = "On Fri, Jan 2, 2026 at 10:01 AM Shop <s@x.example> wrote:\n> It left.\n"
+
+
+@pytest.mark.parametrize("mail", [
+    "Hello Max,\n\nThank you, we have received your parcel. We refund it.\nYou will get it on Monday.",
+    "Hi Anna,\nThanks, but where is my second parcel?",
+    "Hello,\n\nThanks,\n\nplease tell us:\n1. when\n2. where",
+    "To return it:\nTake a photo of the label.\nSend it.",  # Danish signatures begin with Tak
+    "We are here:\nMo: 9-17\nDo: 9-12\nFr: 9-12",  # in Polish to whom a mail is
+    "A message:\n\nFrom: Max <m@x.example>\nSubject: Parcel\n\nMessage:\nWhere is my parcel?",
+    "Our colleague asks.\n\nOn the phone you wrote:\nno, you said it.",
+    f"{HEAD}\nThanks, got it.\nAnd the other one?",
+    f"Hello,\n\n{HEAD}\nTomorrow.\n\n> And the price?\n5 Euro.",
+    f"One.\n\n{'-' * 40}\nTwo.\nThree.\nFour.",
+    "Press <Enter> or write <your name>, if 3 < 5",
+])  # fmt: skip
+def test_what_a_person_says_is_not_cut(mail: str) -> None:
+    assert read(mail, "mail", keep_quotes=False) == mail
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", [
     "\n" * 50_000 + "x", "On " * 20_000, "Am 1.1.2026 schrieb " * 5000,
