@@ -123,6 +123,23 @@ def test_who_gets_a_copy_of_a_ticket_of_zendesk_does_not_answer_it(tmp_path: Pat
     assert read(tmp_path) == [([Q], A), ([Q, A, "I am her husband.", Q2], A2)]
 
 
+def test_a_ticket_of_freshdesk_that_an_agent_began_does_not_begin_with_the_customer(tmp_path: Path) -> None:
+    tickets = json.loads(FILES["freshdesk"].read_text())
+    (tmp_path / "in.json").write_text(json.dumps([{**tickets[0], "source": 10}]))
+    converted(tmp_path, tmp_path / "in.json")
+    assert [turn["role"] for turn in written(tmp_path)[-1]["context"]] == ["assistant", "assistant", "user"]
+    assert read(tmp_path) == TWO[1:]
+
+
+def test_what_a_customer_wrote_and_an_agent_of_help_scout_put_in_is_no_reply(tmp_path: Path) -> None:
+    talks = json.loads(FILES["helpscout"].read_text())
+    for thread in jmespath.search("_embedded.conversations[]._embedded.threads[?type == 'customer'][]", talks):
+        thread["createdBy"]["type"] = "user"
+    (tmp_path / "in.json").write_text(json.dumps(talks))
+    converted(tmp_path, tmp_path / "in.json")
+    assert read(tmp_path) == TWO
+
+
 def test_each_chat_of_a_whole_account_of_telegram_is_a_conversation(tmp_path: Path) -> None:
     chat = json.loads(FILES["telegram"].read_text())
     other = {**chat, "id": 4712, "messages": [{**each, "from": "Eva"} for each in chat["messages"][:2]]}
