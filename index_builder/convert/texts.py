@@ -60,7 +60,7 @@ def _heads() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     closing = "|".join(each for own in known for each in own["signatures"])
     sent = "|".join(own["sent_from"] for own in known if own["sent_from"])
     # `Thanks,` begins sentences, too, and Danish `Tak` the English `Take`.
-    signed = rf"--|__|(?:{closing})(?!\w)[ ,!]*(?:{_WORD} ?){{0,3}}[.!]?|(?:{sent})\W*(?:{_WORD} ?){{0,4}}"
+    signed = rf"--|__|(?:{closing})(?!\w)[ ,!]*(?:{_WORD} ?){{0,3}}[.!]?|(?:{sent})\W*(?:\S+ ?){{0,4}}"
     flags = re.MULTILINE | re.IGNORECASE
     return re.compile(wrote, flags), re.compile(fields, flags), re.compile(rf"^(?:{signed})$", flags)
 

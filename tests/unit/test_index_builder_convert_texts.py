@@ -49,6 +49,8 @@ def test_html_and_entities(text: str, form: str, found: str) -> None:
     ("It left.\r\n\r\nVon: A\r\nGesendet: B\r\nAn: C\r\nBetreff: D\r\n\r\nalt", "It left."),
     ("Please reset it.\n\nBest regards,\nAnna\nShop", "Please reset it."),
     ("Hello\n--\nBen\n", "Hello"),
+    ("It left.\n\nViele Grüße aus Berlin\nAnna", "It left."),
+    ("It left.\n\nGet Outlook for iOS<https://aka.ms/o0ukef>", "It left."),
     ("Step 1\n- do a\n- do b\nIt works!", "Step 1\n- do a\n- do b\nIt works!"),
     (
         "<p>It left.</p><p>On Fri, Jan 2, 2026 at 10:05 AM Shop &lt;s@x.example&gt; wrote:<br>&gt; Where?</p>",
