@@ -94,7 +94,9 @@ class Talks:
         self._by_path = "answers" in map_.paths and not options.answering
         self._is_whole = "messages" in map_.paths or "text" not in map_.paths
         self._hashes = SeenHashes()
-        self.counts, self._part, self._ended, self._stem = MessageCounts(), 0, True, ""
+        self.counts, self._part, self._ended, self._file = MessageCounts(), 0, True, Path()
+        self._named: dict[str, Path] = {}  # the first file of each name
+        self._newest_first = False  # whether most conversations end with their first message: so one of a single time
         table.execute("CREATE TABLE talks (talk INTEGER PRIMARY KEY, key TEXT UNIQUE, name, file, line, split)")
         table.execute(
             "CREATE TABLE messages"
@@ -106,8 +108,11 @@ class Talks:
     def add(self, record: Object, file: Path, number: int, split: str) -> None:
         """Take in a record. Raises RowError where it cannot be read."""
         map_ = self._map
-        if self._stem != (stem := file.name.partition(".")[0]):
-            self._stem, self._part, self._ended = stem, 0, True
+        if self._file != file:
+            self._file, self._part, self._ended = file, 0, True
+        stem = file.name.partition(".")[0]
+        if self._named.setdefault(stem, file) != file:  # every chat of a phone may be a file of one name
+            stem = str(file)
         if self._ended or map_.holds("begins", record):
             self._part += 1
         self._ended = "ends" in map_.paths and map_.holds("ends", record)
@@ -295,6 +300,11 @@ class Talks:
         while many := rows.fetchmany(10_000):
             update = "UPDATE messages SET time = ?, other = ? WHERE row = ?"
             table.executemany(update, [(ways[0](time), ways[-1](time), row) for row, time in many])
+        [self._newest_first] = table.execute(
+            "SELECT SUM((a.time > b.time) - (a.time < b.time)) > 0 FROM (SELECT MIN(row) AS first, MAX(row) AS last"
+            " FROM messages WHERE time IS NOT NULL GROUP BY talk) JOIN messages a ON a.row = first"
+            " JOIN messages b ON b.row = last"
+        ).fetchone()
         query = "SELECT talk, other FROM messages WHERE place = 0 ORDER BY talk, time, row"
         talks = groupby(table.execute(query) if len(ways) > 1 else (), itemgetter(0))
         ordered = ([time for _, time in talk if time is not None] for _, talk in talks)
@@ -321,7 +331,8 @@ class Talks:
             del rows[_MOST_MESSAGES:]
             yield RowError(f"what comes after {_MOST_MESSAGES} messages of one conversation")
         times = [row.time for row in rows if row.time is not None]
-        is_newest_first = bool(times) and times[0] > times[-1] and "right" not in self._map.paths
+        is_newest_first = bool(times) and (times[0], self._newest_first) > (times[-1], False)
+        is_newest_first = is_newest_first and "right" not in self._map.paths
         turn = -1 if is_newest_first else 1
         rows.sort(key=lambda row: (row.place, row.time or 0, turn * row.row if row.time is not None else row.row))
         characters = sum(row.letters for row in rows)

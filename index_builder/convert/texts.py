@@ -13,6 +13,9 @@ _ENTITY = re.compile(r"&(?:[a-zA-Z][a-zA-Z0-9]{1,31}|#\d{1,7}|#[xX][0-9a-fA-F]{1
 # The library's patterns take the cube of a line's length: what is longer is no head of a mail.
 _MOST_LINES, _MOST_LINE, _BLANK = 200, 160, re.compile(r"\n{3,}")
 _MOST_SIGNATURE_LINES = 8
+_WORD = r"[^\s.?:\u3040-\u9fff\uac00-\ud7af]{1,40}"  # of a name behind a greeting
+_FIELD, _FEWEST_FIELDS = re.compile(r"^[>* ]*[^\W\d][\w ]*:(?=.*\n)", re.M), 4  # forms have a subject and a date, too
+_BELOW = re.compile(r"^>.*\n\s*\n(?=[^>\s])", re.M)
 
 
 def message_text(value: Any, depth: int = 0) -> str:
@@ -47,27 +50,52 @@ def read(text: str, form: str, keep_quotes: bool) -> str:
 
 
 @cache
-def _languages() -> list[str]:
-    from mailparser_reply.constants import MAIL_LANGUAGES
+def _heads() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """Return what finds the head of a quoted mail, in a line or as fields, and the first line of a signature."""
+    from mailparser_reply.constants import GENERIC_MAIL_SEPARATOR, MAIL_LANGUAGES
 
-    return [name for name in MAIL_LANGUAGES if len(name) == 2]
+    known = [own for name, own in MAIL_LANGUAGES.items() if len(name) == 2]
+    wrote = "|".join([*(own["wrote_header"] for own in known), GENERIC_MAIL_SEPARATOR])
+    fields = "|".join(own["from_header"] for own in known)
+    closing = "|".join(each for own in known for each in own["signatures"])
+    sent = "|".join(own["sent_from"] for own in known if own["sent_from"])
+    # `Thanks,` begins sentences, too, and Danish `Tak` the English `Take`.
+    signed = rf"--|__|(?:{closing})(?!\w)[ ,!]*(?:{_WORD} ?){{0,3}}[.!]?|(?:{sent})\W*(?:\S+ ?){{0,4}}"
+    flags = re.MULTILINE | re.IGNORECASE
+    return re.compile(wrote, flags), re.compile(fields, flags), re.compile(rf"^(?:{signed})$", flags)
 
 
 def _without_quotes(text: str) -> str:
-    """Cut what a mail quotes, and the signature before it; a mail that would lose everything stays whole."""
-    from mailparser_reply.parser import EmailMessage
+    """Cut what a mail quotes, and the signature before it; a mail that would lose everything stays whole.
 
+    So does one with text below what it quotes, which may be an answer to it.
+    """
+    wrote, fields, _ = _heads()
     lines = _BLANK.sub("\n\n", text.replace("\r\n", "\n")).split("\n")
-    excerpt = "\n".join(line if len(line) <= _MOST_LINE else "…" for line in lines[:_MOST_LINES])
-    reply = EmailMessage(text=excerpt, languages=_languages(), keep_hyphen_lists=True).read().replies[0]
-    body = reply.content
-    if reply.signatures and reply.signatures.count("\n") < _MOST_SIGNATURE_LINES and body.endswith(reply.signatures):
-        body = body.removesuffix(reply.signatures).rstrip()
-    reply_lines = body.rstrip().split("\n")
-    while reply_lines and reply_lines[-1].startswith(">"):
-        reply_lines.pop()
-    indent = len(excerpt) - len(excerpt.lstrip())
-    count = excerpt[:indent].count("\n") + len(reply_lines)
-    if not any(map(str.strip, reply_lines)) or len(reply_lines) == len(excerpt.strip().split("\n")):
+    shown = "\n".join("…" if len(line) > _MOST_LINE else line.strip() for line in lines[:_MOST_LINES])
+    heads = [head for head in fields.finditer(shown) if len(_FIELD.findall(head[0])) >= _FEWEST_FIELDS]
+    heads += [head for head in wrote.finditer(shown) if head[0].startswith("-") or any(map(str.isdigit, head[0]))]
+    end = min((head.start() for head in heads), default=len(shown))
+    if _BELOW.search(shown, end):
         return text
-    return "\n".join(lines[:count]).rstrip()
+    kept = shown[: _signature(shown[:end].rstrip())].rstrip().split("\n")
+    while kept and (kept[-1].startswith(">") or not kept[-1].strip("-_ ")):
+        kept.pop()
+    if not any(kept) or len(kept) == len(shown.strip().split("\n")):
+        return text
+    return "\n".join(lines[: len(kept)]).rstrip()
+
+
+def _signature(text: str) -> int:
+    """Return where the signature of a mail begins; its length if it has none."""
+    for found in _heads()[2].finditer(text):
+        below = text[found.end() :].strip().partition("\n\n")[0].split("\n")
+        if found.start() and text.count("\n", found.start()) < _MOST_SIGNATURE_LINES and not any(map(_is_said, below)):
+            return found.start()
+    return len(text)
+
+
+def _is_said(line: str) -> bool:
+    """Whether a line below a greeting says something, as no name or address does."""
+    is_sentence = line.endswith((".", "!")) and line.count(" ") > 3
+    return is_sentence or line.endswith(("?", ":", "\u3002", "\uff1f")) or len(line) > 80

@@ -77,7 +77,13 @@ def seems_a_date(text: str) -> bool:
     return len(text) <= _LONGEST and _DATE.fullmatch(text.strip()) is not None
 
 
-_TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>]*)?/?>|<!--|<!doctype", re.IGNORECASE)
+# Not <Enter> or <your name>, as people write; what a tag of another name begins, one with a stroke ends.
+_TAG = re.compile(
+    r"</[a-z][a-z0-9]*\s*>|<[a-z][a-z0-9]*\s*/>|<!--|<!doctype"
+    r"|<(?:p|br|hr|div|span|img|a|b|i|u|em|strong|font|ul|ol|li|table|tr|td|h[1-6]|html|body|head|meta|style|script|pre"
+    r"|blockquote)(?:\s+[a-z:-]+(?:\s*=[^<>]*)?)?/?>",
+    re.IGNORECASE,
+)
 _INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
 _NOTHING = frozenset(["nan", "none", "null", "<na>", "\\n", "undefined"])
 

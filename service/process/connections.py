@@ -373,7 +373,7 @@ class Connection(H11Protocol):
             self.server_state.count_rejected("too_large")
             self._refuse(TOO_LARGE, f"at most {HEAD_BYTES} bytes, and {HEAD_LINES} headers, trailers, or parameters")
         elif status == UNKNOWN_CODING.status:
-            self._refuse(UNKNOWN_CODING, what)
+            self._refuse(UNKNOWN_CODING, "only one Transfer-Encoding: chunked is supported")
         else:
             self._refuse(MALFORMED, what)
 

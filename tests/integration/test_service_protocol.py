@@ -292,6 +292,14 @@ def test_the_table_is_large() -> None:
     assert len({exchange.name for exchange in EXCHANGES}) == len(EXCHANGES) >= 60
 
 
+def test_what_is_said_of_an_unknown_coding_is_whole(server: Served) -> None:
+    with connected(server) as connection, connection.makefile("rb") as reader:
+        send(connection, post(b"Transfer-Encoding: gzip\r\n"))
+        said = answer(reader)
+    assert said is not None
+    assert b'"detail":"only one Transfer-Encoding: chunked is supported"' in said[2]
+
+
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)
 def test_an_exchange(server: Served, exchange: Exchange) -> None:
     held, began = resident_bytes(), time.monotonic()

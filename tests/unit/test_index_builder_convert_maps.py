@@ -94,6 +94,61 @@ def test_a_note_of_zendesk_is_no_reply_however_a_program_writes_the_table(privat
     assert read(tmp_path) == TWO
 
 
+@pytest.mark.parametrize(("name", "messages", "marks"), [
+    ("zendesk", "comments", {"via": {"channel": "web", "source": {"rel": "merge"}}}),
+    ("zendesk", "comments", {"type": "VoiceComment"}),
+    ("intercom", "conversation_parts.conversation_parts", {"redacted": True}),
+    ("chatwoot", "payload", {"content_attributes": {"deleted": True}}),
+    ("freshdesk", "[0].conversations", {"source": 8}),
+])  # fmt: skip
+def test_what_a_tool_writes_of_a_merge_a_call_or_what_was_deleted_is_no_reply(
+    name: str, messages: str, marks: dict[str, Any], tmp_path: Path
+) -> None:
+    document = json.loads(FILES[name].read_text())
+    said = jmespath.search(messages, document)
+    texts = {key: "This message was deleted" for key in said[-1] if "body" in key or key == "content"}
+    said.append({**said[-1], **texts, **marks})
+    (tmp_path / "in.json").write_text(json.dumps(document))
+    converted(tmp_path, tmp_path / "in.json")
+    assert read(tmp_path) == TWO
+
+
+def test_who_gets_a_copy_of_a_ticket_of_zendesk_does_not_answer_it(tmp_path: Path) -> None:
+    ticket = json.loads(FILES["zendesk"].read_text())
+    ticket["email_cc_ids"] = [55]
+    ticket["comments"].insert(3, {**ticket["comments"][0], "author_id": 55, "plain_body": "I am her husband."})
+    ticket["comments"][3]["created_at"] = "2026-01-02T10:06:00Z"
+    (tmp_path / "in.json").write_text(json.dumps(ticket))
+    converted(tmp_path, tmp_path / "in.json")
+    assert read(tmp_path) == [([Q], A), ([Q, A, "I am her husband.", Q2], A2)]
+
+
+def test_a_ticket_of_freshdesk_that_an_agent_began_does_not_begin_with_the_customer(tmp_path: Path) -> None:
+    tickets = json.loads(FILES["freshdesk"].read_text())
+    (tmp_path / "in.json").write_text(json.dumps([{**tickets[0], "source": 10}]))
+    converted(tmp_path, tmp_path / "in.json")
+    assert [turn["role"] for turn in written(tmp_path)[-1]["context"]] == ["assistant", "assistant", "user"]
+    assert read(tmp_path) == TWO[1:]
+
+
+def test_what_a_customer_wrote_and_an_agent_of_help_scout_put_in_is_no_reply(tmp_path: Path) -> None:
+    talks = json.loads(FILES["helpscout"].read_text())
+    for thread in jmespath.search("_embedded.conversations[]._embedded.threads[?type == 'customer'][]", talks):
+        thread["createdBy"]["type"] = "user"
+    (tmp_path / "in.json").write_text(json.dumps(talks))
+    converted(tmp_path, tmp_path / "in.json")
+    assert read(tmp_path) == TWO
+
+
+def test_each_chat_of_a_whole_account_of_telegram_is_a_conversation(tmp_path: Path) -> None:
+    chat = json.loads(FILES["telegram"].read_text())
+    other = {**chat, "id": 4712, "messages": [{**each, "from": "Eva"} for each in chat["messages"][:2]]}
+    none = {**chat, "id": 4713, "messages": []}
+    (tmp_path / "result.json").write_text(json.dumps({"about": "x", "chats": {"list": [other, none, chat]}}))
+    converted(tmp_path, tmp_path / "result.json", answering=("Anna",))
+    assert read(tmp_path) == OTHERS.get("telegram", TWO)
+
+
 @pytest.mark.parametrize("begin", [
     ("2/1/26, 10:0{n} a.\u00a0m. - ", "2/1/26, 9:0{n} p.\u00a0m. - "),
     ("[2/1/26, 10:0{n}:00\u202fAM] ", "[2/1/26, 9:0{n}:00\u202fPM] "),

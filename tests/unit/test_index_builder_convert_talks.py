@@ -55,6 +55,24 @@ def test_a_speaker_that_is_an_object_is_refused_and_a_path_into_it_tells_the_sid
     assert pairs(tmp_path) == [(["user"], "admin")]
 
 
+def test_a_conversation_of_one_minute_is_turned_as_the_others_of_its_file(tmp_path: Path) -> None:
+    said = [(2, "agent", "a2", 3), (2, "user", "q2", 3), (1, "agent", "a1", 2), (1, "user", "q1", 1)]
+    for number, ordered in enumerate((said, said[::-1])):
+        (tmp_path / str(number)).mkdir()
+        made(tmp_path / str(number), [dict(zip("cwtz", each, strict=True)) for each in ordered], ROW)
+        assert sorted(pairs(tmp_path / str(number))) == [(["q1"], "a1"), (["q2"], "a2")]
+
+
+def test_files_of_one_name_are_conversations_of_their_own(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("Max/_chat.txt", "Eva/_chat.txt", "Dr. Ben.txt", "Dr. Ann.txt")]
+    for number, file in enumerate(files):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"[01.02.26, 10:00:0{number}] x: q{number}\n[01.02.26, 10:05:0{number}] Anna: a{number}\n")
+    converted(tmp_path, *files, answering=("Anna",))
+    assert pairs(tmp_path) == [([f"q{number}"], f"a{number}") for number in range(4)]
+    assert len({row["dialogue"] for row in written(tmp_path)}) == 4
+
+
 def test_service_records_do_not_count_as_who_speaks_first(tmp_path: Path) -> None:
     said = [*rows(("Anna", "joined the channel"), kind="join"), *rows(("Max", "q"), ("Anna", "a"), kind="message")]
     own = {**ROW, "answering": [], "only": "kind == 'message'"}

@@ -49,6 +49,8 @@ def test_html_and_entities(text: str, form: str, found: str) -> None:
     ("It left.\r\n\r\nVon: A\r\nGesendet: B\r\nAn: C\r\nBetreff: D\r\n\r\nalt", "It left."),
     ("Please reset it.\n\nBest regards,\nAnna\nShop", "Please reset it."),
     ("Hello\n--\nBen\n", "Hello"),
+    ("It left.\n\nViele Grüße aus Berlin\nAnna", "It left."),
+    ("It left.\n\nGet Outlook for iOS<https://aka.ms/o0ukef>", "It left."),
     ("Step 1\n- do a\n- do b\nIt works!", "Step 1\n- do a\n- do b\nIt works!"),
     (
         "<p>It left.</p><p>On Fri, Jan 2, 2026 at 10:05 AM Shop &lt;s@x.example&gt; wrote:<br>&gt; Where?</p>",
@@ -61,6 +63,26 @@ def test_html_and_entities(text: str, form: str, found: str) -> None:
 def test_what_a_mail_quotes_and_its_signature_are_cut(mail: str, kept: str) -> None:
     assert read(mail, "mail", keep_quotes=False) == kept
     assert "Where" in read("a\n\nOn 1.1.2026 B wrote:\n> Where?", "mail", keep_quotes=True)
+
+
+HEAD = "On Fri, Jan 2, 2026 at 10:01 AM Shop <s@x.example> wrote:\n> It left.\n"
+
+
+@pytest.mark.parametrize("mail", [
+    "Hello Max,\n\nThank you, we have received your parcel. We refund it.\nYou will get it on Monday.",
+    "Hi Anna,\nThanks, but where is my second parcel?",
+    "Hello,\n\nThanks,\n\nplease tell us:\n1. when\n2. where",
+    "To return it:\nTake a photo of the label.\nSend it.",  # Danish signatures begin with Tak
+    "We are here:\nMo: 9-17\nDo: 9-12\nFr: 9-12",  # in Polish to whom a mail is
+    "A message:\n\nFrom: Max <m@x.example>\nSubject: Parcel\n\nMessage:\nWhere is my parcel?",
+    "Our colleague asks.\n\nOn the phone you wrote:\nno, you said it.",
+    f"{HEAD}\nThanks, got it.\nAnd the other one?",
+    f"Hello,\n\n{HEAD}\nTomorrow.\n\n> And the price?\n5 Euro.",
+    f"One.\n\n{'-' * 40}\nTwo.\nThree.\nFour.",
+    "Press <Enter> or write <your name>, if 3 < 5",
+])  # fmt: skip
+def test_what_a_person_says_is_not_cut(mail: str) -> None:
+    assert read(mail, "mail", keep_quotes=False) == mail
 
 
 @pytest.mark.slow

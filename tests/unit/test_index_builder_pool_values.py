@@ -87,7 +87,8 @@ def test_what_programs_write_for_nothing() -> None:
 
 def test_tags() -> None:
     assert has_tags("a<br/>b")
-    assert not any(map(has_tags, ("a < b", "<3", "i <- 5", "<>")))
+    assert not any(map(has_tags, ("a < b", "<3", "i <- 5", "<>", "<Enter>", "<your name>", "a <b and c>")))
+    assert all(map(has_tags, ("<p>", "<P class='x' id=y>", "<img src=x />", "<code>a</code>", "<!doctype html>")))
 
 
 @pytest.mark.parametrize("cell", ["false", "FALSCH", " Non ", "hayır", "HAYIR", "いいえ", "НЕТ", "0", "0.0", "n"])
