@@ -1,7 +1,7 @@
 """How much memory and time a build needs as the pool grows. A hash takes the place of the model.
 
     python -m benchmarks.build_memory [--sizes 100000 1000000] [--index exact] [--dim 64] [--words] [--pool POOL]
-        [--directory DIR] [--json]
+        [--json]
 
 With `--words` the model counts words. The candidates are the first ones of POOL (JSON lines), or made up; each of those
 has two words of its own. Each size is built by a process of its own. Its anonymous memory (RssAnon: what the kernel
@@ -132,7 +132,7 @@ def measure(pool: Path, root: Path, index: str, dim: int, counts_words: bool) ->
 
 
 def in_a_process(size: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+    with tempfile.TemporaryDirectory() as directory:
         write_pool(Path(directory) / "pool.jsonl", size, arguments.pool)
         command = [sys.executable, __file__, "--index", arguments.index, "--dim", str(arguments.dim)]
         command += ["--words"] if arguments.words else []
@@ -147,7 +147,6 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--words", action="store_true", help="let the model count words")
     parser.add_argument("--pool", type=Path, help="JSON lines; default: texts that are made up")
-    parser.add_argument("--directory", type=Path, help="for pools and stores; default: the temporary directory")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

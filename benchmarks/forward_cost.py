@@ -1,10 +1,9 @@
 """What a forward pass costs by the number of its tokens; gives the constants of model/architectures/batching.py.
 
-    python -m benchmarks.forward_cost --model checkpoints/chat-poly [--threads 2] [--device cpu] [--backend torch]
-        [--precision float32] [--most-tokens 2048]
+    python -m benchmarks.forward_cost --model checkpoints/chat-poly [--threads 2]
 
-Prints milliseconds for batches of equal lengths, the shortest of several runs, and the line fitted through them:
-seconds = (tokens + overhead) * seconds a token. The constant FORWARD_TOKENS is this `overhead`.
+Prints milliseconds of torch in float32 for batches of equal lengths, the shortest of several runs, and the line fitted
+through them: seconds = (tokens + overhead) * seconds a token. The constant FORWARD_TOKENS is this `overhead`.
 """
 
 import argparse
@@ -17,11 +16,11 @@ import torch
 from benchmarks.timing import wall_seconds
 
 import polyrank
-from polyrank.model.inference.runners import BACKENDS, FLOAT32, PRECISIONS, TORCH
 
 LENGTHS = (12, 40, 120)
 COUNTS = tuple(2**n for n in range(11))
 RUNS = 9
+MOST_TOKENS = 2048  # of a batch
 
 
 def forwards(ranker: Any, most_tokens: int, vocabulary: int = 20_000) -> Iterator[tuple[int, int, float]]:
@@ -37,16 +36,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--backend", default=TORCH, choices=BACKENDS)
-    parser.add_argument("--precision", default=FLOAT32, choices=PRECISIONS)
-    parser.add_argument("--most-tokens", type=int, default=2048, help="of a batch; a GPU takes far more")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    ranker = polyrank.load(arguments.model, arguments.device, arguments.backend, arguments.precision)
+    ranker = polyrank.load(arguments.model)
     measured = []
     print("| tokens | batch | ms | ms a sequence | µs a token |\n| --- | --- | --- | --- | --- |")
-    for length, count, seconds in forwards(ranker, arguments.most_tokens):
+    for length, count, seconds in forwards(ranker, MOST_TOKENS):
         measured.append((length * count, seconds))
         columns = (seconds * 1e3, seconds / count * 1e3, seconds / (length * count) * 1e6)
         print(f"| {length} | {count} | " + " | ".join(f"{each:.1f}" for each in columns) + " |")
@@ -54,12 +49,7 @@ def main() -> None:
     # Fit relative errors: a pass over few tokens is as important as one over many.
     terms = np.stack([tokens, np.ones_like(tokens)], 1) / times[:, None]
     a_token, fixed = np.linalg.lstsq(terms, np.ones(len(times)))[0]
-    where = (
-        f"{ranker.backend} in {ranker.precision}, {arguments.threads} threads"
-        if arguments.device == "cpu"
-        else arguments.device
-    )
-    print(f"\n{where}: {a_token * 1e6:.0f} µs a token, overhead {fixed / a_token:.0f} tokens")
+    print(f"\n{arguments.threads} threads: {a_token * 1e6:.0f} µs a token, overhead {fixed / a_token:.0f} tokens")
 
 
 if __name__ == "__main__":

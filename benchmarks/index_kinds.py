@@ -121,16 +121,11 @@ def kinds(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> Non
         print(f"{factory:20} N {len(matrix):8}  built in {seconds:.0f} s  {size / len(matrix):.0f} bytes a row")
         name, efforts = next((each for start, each in EFFORTS.items() if start in factory), ("", (0,)))
         for effort in efforts:
-            for depth in arguments.depths:
-                params = {**({name: effort} if name else {}), **({"depth": depth} if depth > RETRIEVE_K else {})}
-                harder = index.with_params(params)
-                found = probes.measure(harder)
-                told = milliseconds(partial(searched, matrix, harder), timed)
-                print(
-                    f"{factory:20} N {len(matrix):8}  {name} {effort:4}  depth {depth:4}  recall@10 {found.at_10:.4f}  "
-                    f"@100 {found.at_100:.4f}  {told}",
-                    flush=True,
-                )
+            harder = index.with_params({name: effort} if name else {})
+            found = probes.measure(harder)
+            told = milliseconds(partial(searched, matrix, harder), timed)
+            recall = f"recall@10 {found.at_10:.4f}  @100 {found.at_100:.4f}"
+            print(f"{factory:20} N {len(matrix):8}  {name} {effort:4}  {recall}  {told}", flush=True)
 
 
 def filters(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
@@ -184,18 +179,22 @@ def built(matrix: Matrix, factory: str, cache: Path) -> tuple[CandidateIndex, fl
     return CandidateIndex.load(file, spec), seconds, file.stat().st_size
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("kinds", "filters", "auto"))
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `encoded`."""
     parser.add_argument("--model", default="checkpoints/chat-poly")
     parser.add_argument("--replies", type=Path, nargs="+", default=[])
     parser.add_argument("--contexts", type=Path, nargs="+", default=[])
-    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True, help="where vectors are kept")
     parser.add_argument("--count", type=int, default=500, help="contexts")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("kinds", "filters", "auto"))
+    add_options(parser)
     parser.add_argument("--grow", type=int, help="rows; default: the replies there are")
     parser.add_argument("--factories", nargs="+", default=FACTORIES)
-    parser.add_argument("--depths", type=int, nargs="+", default=[RETRIEVE_K])
-    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     matrix, contexts = encoded(arguments)
     matrix = grown(matrix, arguments.grow or len(matrix), np.random.default_rng(arguments.seed))

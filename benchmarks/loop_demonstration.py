@@ -1,10 +1,10 @@
 """The closed loop over dialogues of people: a model answers, agents write what they said instead, a new model learns.
 
     python -m benchmarks.loop_demonstration --model CHECKPOINT --dialogues FILE --valid LISTS --output FOLDER
-        [--suggestions FILE] [--takes picked] [--steps 60] [--noise 0.1] [--seed 0] [--limit N]
+        [--suggestions FILE] [--takes picked] [--steps 60] [--seed 0] [--limit N]
 
 FILE names the dialogue of each example. One half of its dialogues, drawn by the seed, is the use: a server of the model
-ranks each context over the pool, and an agent writes the reply of the dialogue; at a share of `--noise` that of
+ranks each context over the pool, and an agent writes the reply of the dialogue; at a tenth of the contexts that of
 another dialogue. Of the other half come the pool, which is all of its replies, and the golden set, 150 dialogues of it.
 Then `polyrank loop run` exports, trains and judges, and `polyrank evaluate --against` compares both models over LISTS,
 which the loop never sees. Prints one JSON object as the last line. FOLDER is new, and keeps everything.
@@ -38,6 +38,7 @@ from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid, new_dialog
 from polyrank.model.text.jsonlines import read_objects
 
 GOLDEN_DIALOGUES = 150
+NOISE = 0.1  # share of replies that are another dialogue's
 CALLERS, EVENTS = 8, 100
 TRAINING = (
     *("--batch-size", "64", "--learning-rate", "1e-4", "--schedule", "cosine", "--warmup-steps", "6"),
@@ -151,7 +152,7 @@ def demonstrate(given: argparse.Namespace) -> dict[str, Any]:
     """Go through all of it; returns the figures."""
     folder, clock, rng = given.output, Clock(), random.Random(given.seed)
     store, golden, pool, config = (folder / name for name in ("store", "golden.jsonl", "pool.jsonl", "loop.toml"))
-    found = parts(list(read_dialogues(given.dialogues)), given.noise, rng)
+    found = parts(list(read_dialogues(given.dialogues)), NOISE, rng)
     if given.suggestions:
         found = with_suggestions(found, given.suggestions, given.takes)
     asked = found.use[: given.limit]
@@ -190,7 +191,6 @@ def main() -> None:
     parser.add_argument("--suggestions", type=Path, help="what agents of these dialogues were shown, picked and sent")
     parser.add_argument("--takes", choices=["picked", "first"], default="picked")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--noise", type=float, default=0.1, help="share of replies that are another dialogue's")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, help="only the first N examples of the use")
     given = parser.parse_args()

@@ -1,7 +1,6 @@
 """Tables 5 and 9 of Humeau et al.: milliseconds from a context to the best of N candidates, on a CPU or a GPU.
 
-    python -m benchmarks.paper_table [--device cuda] [--backend torch] [--precision float32] [--threads 2]
-        [--seconds 30] [--shape tiny]
+    python -m benchmarks.paper_table [--device cuda] [--threads 2] [--seconds 30] [--processor-time] [--shape tiny]
 
 The transformers have the shape of BERT-base and random weights. A Bi- or Poly-encoder encodes a context of 128 tokens
 and scans all candidates, encoded ahead, for the ten best, exactly as the service does. The Cross-encoder reads the
@@ -25,12 +24,13 @@ from benchmarks.random_models import BERT_BASE, TINY, Shape, loaded, token_ids, 
 from benchmarks.timing import processor_seconds, quartiles_ms, wall_seconds
 from numpy.typing import NDArray
 
-from polyrank.model.inference.runners import BACKENDS, PRECISIONS, Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.model.search.scan import Query, prepare
 from polyrank.model.text.sequences import Pairs
 
 CONTEXT_TOKENS, CANDIDATE_TOKENS = 128, 16
 SIZES = (1_000, 100_000)
+FLOAT32 = Runner("torch", "float32")
 PAIRS = 8
 SAMPLE = 256  # candidates that are encoded; the rows of the pool are drawn with their mean and spread
 SHAPES = {"bert-base": (BERT_BASE, SIZES), "tiny": (TINY, (50, 200))}
@@ -61,7 +61,6 @@ PAPER: dict[str, dict[str, tuple[int, int]]] = {
 
 def measure(
     device: str,
-    runner: Runner,
     shape: Shape,
     sizes: tuple[int, ...],
     seconds: float,
@@ -75,7 +74,7 @@ def measure(
     with TemporaryDirectory() as folder:
         base = write_base(Path(folder) / "base", shape)
         rankers = {
-            name: loaded(base, f"model-{number}", device, runner, **fields)
+            name: loaded(base, f"model-{number}", device, FLOAT32, **fields)
             for number, (name, fields) in enumerate(MODELS.items())
         }
     cross = rankers.pop("Cross")
@@ -125,8 +124,6 @@ def _line(cells: list[str]) -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--backend", choices=BACKENDS, default="torch")
-    parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=30.0, help="for all models")
     parser.add_argument("--processor-time", action="store_true", help="for a CPU that is busy, with --threads 1")
@@ -135,8 +132,8 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(arguments.threads)
     shape, sizes = SHAPES[arguments.shape]
     clock = processor_seconds if arguments.processor_time else wall_seconds
-    runner, rows = Runner(arguments.backend, arguments.precision), []
-    for row in measure(arguments.device, runner, shape, sizes, arguments.seconds, clock):
+    rows = []
+    for row in measure(arguments.device, shape, sizes, arguments.seconds, clock):
         rows.append(row)
         print(json.dumps(row), flush=True)
     print(table(rows, arguments.device, sizes), file=sys.stderr)

@@ -4,18 +4,14 @@
     python -m benchmarks.parity lists --model checkpoints/chat-poly --data F --runner 'openvino bfloat16' --results R
     python -m benchmarks.parity table --results R
 
-`scores` prints for each model and runner: the 99th percentile and the largest of the differences of scores, of every
-context with every text of the pool (for a Cross- or Uni-encoder: with some texts drawn from it); the share of contexts
-whose ten best texts are the same set; and, except for these two, R@1 on each file over its own candidates with the
-points gained or lost. The model "cross" is a base model with a seeded random head.
+`scores` prints for chat-poly and chat-bi, and each runner: the 99th percentile and the largest of the differences of
+scores, of every context with every text of the pool; the share of contexts whose ten best texts are the same set; and
+R@1 on each file over its own candidates with the points gained or lost.
 
 `lists` ranks the lists of one file with one model and runner, and appends a line of JSON for every 250 lists. A run
 that was stopped goes on where it ended. `table` reads these lines and prints for each model, file and runner R@1, MRR
 and their differences from 'openvino float32' over the same lists, each with the ends of its 95 % interval (bootstrap
 over dialogues).
-
-The runner 'emulated float16' is for processors without fp16 products, on which torch takes very long: torch in float32
-with weights, inputs and outputs of all modules rounded to float16.
 """
 
 import argparse
@@ -30,30 +26,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 import polyrank
 from polyrank.index_builder.pool.rows import Candidate, read_pool
-from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.checkpoint.lookup import MINILM
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.inference.runners import Runner
 from polyrank.model.measures import group_numbers, intervals, rank_values
+from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
-CROSS = "cross"
+MODELS = ("checkpoints/chat-poly", "checkpoints/chat-bi")
 REFERENCE = Runner("torch", "float32")
-EMULATED = Runner("emulated", "float16")
 FLOAT32 = "openvino float32"  # which `table` compares the others with
 CHUNK = 250  # lists a line of results
 RUNNERS = ("openvino float32", "openvino float16", "openvino bfloat16", "openvino int8")
 FIGURES = {"R@1": "recall@1", "MRR": "mrr"}
 TEXTS = 5000
-PAIRS_OF = 20  # contexts that a Cross-encoder reads
-PAIRS = 50  # texts that it reads with each of them
 
 
 class Scores(NamedTuple):
@@ -76,14 +67,10 @@ def main() -> None:
 
 
 def _add_scores(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--models", nargs="+", default=[f"checkpoints/chat-{each}" for each in ("poly", "bi", "uni")] + [CROSS]
-    )
     parser.add_argument("--data", nargs="+", type=Path, required=True)
     parser.add_argument("--pool", nargs="+", type=Path, required=True)
     parser.add_argument("--contexts", type=int, default=200, help="of each file, that are scored against the pool")
     parser.add_argument("--limit", type=int, help="of each file, for R@1")
-    parser.add_argument("--runners", nargs="+", default=RUNNERS, metavar="'BACKEND PRECISION'")
     parser.set_defaults(run=scores)
 
 
@@ -106,10 +93,10 @@ def scores(arguments: argparse.Namespace) -> None:
     texts = [row.text for row in islice(read_pool(arguments.pool), TEXTS) if isinstance(row, Candidate)]
     print("| model | back-end | score p99 | largest | same ten best | " + " | ".join(f"R@1 {f}" for f in files) + " |")
     print("| --- " * (5 + len(files)) + "|")
-    for name in arguments.models:
+    for name in MODELS:
         reference = measured(name, REFERENCE, files, texts, arguments.contexts)
         row(name, REFERENCE, reference, reference)
-        for runner in (Runner(*each.split()) for each in arguments.runners):
+        for runner in (Runner(*each.split()) for each in RUNNERS):
             try:
                 row(name, runner, measured(name, runner, files, texts, arguments.contexts), reference)
             except InvalidInput as error:
@@ -120,13 +107,8 @@ def measured(
     name: str, runner: Runner, files: dict[str, list[Dialogue]], texts: Sequence[str], contexts: int
 ) -> Scores:
     gc.collect()
+    ranker = load_vector_ranker(name, *runner)
     chosen = [each for dialogues in files.values() for each in dialogues[:contexts]]
-    ranker = loaded(name, runner)
-    if not ranker.retrieves:
-        rng = np.random.default_rng(0)
-        drawn = [[texts[at] for at in rng.choice(len(texts), PAIRS, replace=False)] for _ in range(PAIRS_OF)]
-        read = zip(chosen[:: max(1, len(chosen) // PAIRS_OF)], drawn, strict=False)
-        return Scores(np.stack([ranker.score_pairs(ranker.tokenize_pairs(d.conversation, t)[0]) for d, t in read]), {})
     candidates = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
     codes = ranker.encode_contexts([ranker.tokenize_context(each.conversation)[0] for each in chosen])
     scores = np.stack([scores_of(candidates, each) for each in codes])
@@ -135,33 +117,6 @@ def measured(
         for each, listed in files.items()
     }
     return Scores(scores, first)
-
-
-def loaded(name: str, runner: Runner) -> Any:
-    if runner == EMULATED:
-        ranker = loaded(name, REFERENCE)
-        emulate_float16(ranker.encoder)
-        return ranker
-    if name != CROSS:
-        return polyrank.load(name, "cpu", *runner)
-    torch.manual_seed(0)
-    config = polyrank.ModelConfig(architecture="cross", base_name="", weights="base")
-    return polyrank.from_base(MINILM, config, *runner)
-
-
-def emulate_float16(encoder: nn.Module) -> None:
-    """Round weights, inputs and outputs of all modules of the transformers to float16; sums stay float32."""
-    for backbone in (module for module in encoder.modules() if isinstance(module, Backbone)):
-        for weights in backbone.parameters():
-            weights.data = _rounded(weights.data)
-        for module in backbone.modules():
-            if not list(module.children()):
-                module.register_forward_pre_hook(lambda _, given: tuple(map(_rounded, given)))
-                module.register_forward_hook(lambda _, __, output: _rounded(output))
-
-
-def _rounded(value: Any) -> Any:
-    return value.half().float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def lists(arguments: argparse.Namespace) -> None:
@@ -174,7 +129,7 @@ def lists(arguments: argparse.Namespace) -> None:
     starts = [start for start in range(0, len(dialogues), CHUNK) if start not in done]
     if not starts:
         return
-    ranker = loaded(arguments.model, Runner(*arguments.runner.split()))
+    ranker = polyrank.load(arguments.model, "cpu", *arguments.runner.split())
     for start in starts:
         chunk = dialogues[start : start + CHUNK]
         began = time.perf_counter()

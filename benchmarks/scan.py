@@ -17,20 +17,18 @@ with that of queries that add nothing, by how the numbers are distributed.
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from itertools import count as counted_from
-from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
+import psutil
 import torch
-from benchmarks.index_kinds import encoded, grown
+from benchmarks.index_kinds import add_options, encoded, grown
 from benchmarks.peers.ratios import Figure, ratios
 from benchmarks.scoring import two_products
 from benchmarks.timing import in_turns, machine, processor_seconds, wall_seconds
@@ -44,6 +42,7 @@ from polyrank.model.search.topk import scores_of
 
 OURS = "scan"
 K = 10
+MANY = 32  # contexts at once
 SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
 SMALL_SIZES = (2048, 4096, 8192, 16_384, 32_768)
 
@@ -69,15 +68,12 @@ def _next_round(side: Callable[[int], Any], numbers: Iterator[int]) -> None:
     side(next(numbers))
 
 
-def tabled(what: str, took: dict[str, list[float]], base: str = OURS) -> list[dict[str, Any]]:
-    """Print rows of a table, and return them for a file: milliseconds, and how many times those of the base."""
-    compared = ratios(took, base)
-    rows = []
+def print_rows(what: str, took: dict[str, list[float]]) -> None:
+    """Print rows of a table: milliseconds, and how many times ours."""
+    compared = ratios(took, OURS)
     for name, seconds in took.items():
-        ms, times = Figure.of(seconds).times(1000), compared.get(name)
-        print(f"| {what} | {name} | {ms} | {'' if times is None else times} |", flush=True)
-        rows.append({"what": what, "side": name, "ms": asdict(ms), "times_ours": times and asdict(times)})
-    return rows
+        ms, times = Figure.of(seconds).times(1000), compared.get(name, "")
+        print(f"| {what} | {name} | {ms} | {times} |", flush=True)
 
 
 def check(scan: Scan, matrix: Matrix, contexts: Codes, additions: Additions | None = None) -> None:
@@ -89,15 +85,14 @@ def check(scan: Scan, matrix: Matrix, contexts: Codes, additions: Additions | No
             sys.exit("the scan's answer is not that of scoring every row")
 
 
-def compare(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def compare(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
     """Compare all sides on one context, and on several at once."""
     candidates = torch.from_numpy(matrix.astype(np.float32))
     flat = faiss.IndexFlatIP(matrix.shape[1])
     flat.add(candidates.numpy())
     scan = prepare(matrix)
     check(scan, matrix, contexts[:8])
-    many = arguments.together
-    together = np.ascontiguousarray(contexts[np.arange(many) % len(contexts), 0])
+    together = np.ascontiguousarray(contexts[np.arange(MANY) % len(contexts), 0])
 
     def of(number: int) -> Codes:
         codes: Codes = contexts[number % len(contexts)]
@@ -107,7 +102,7 @@ def compare(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> l
         form(candidates, torch.from_numpy(of(number))).topk(K)
 
     def several(number: int) -> None:
-        scan.top_k([Query(of(number * many + at), K) for at in range(many)])
+        scan.top_k([Query(of(number * MANY + at), K) for at in range(MANY)])
 
     def with_products(_: int) -> None:
         least, faiss.cvar.distance_compute_blas_threshold = faiss.cvar.distance_compute_blas_threshold, 1
@@ -127,42 +122,39 @@ def compare(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> l
     }
     with torch.inference_mode():
         measure = processor_seconds if arguments.processor_time else wall_seconds
-        rows = tabled("1 context", rounds(one, arguments.rounds, measure))
-        rows += tabled(f"{many} contexts", rounds(more, max(3, arguments.rounds // 3), measure))
-    return rows
+        print_rows("1 context", rounds(one, arguments.rounds, measure))
+        print_rows(f"{MANY} contexts", rounds(more, max(3, arguments.rounds // 3), measure))
 
 
 def one_of(scan: Scan, contexts: Codes, number: int, additions: Additions | None = None) -> None:
     scan.top_k([Query(contexts[number % len(contexts)], K, None, additions)])
 
 
-def growth(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def growth(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
     """Measure processor time of a context and memory besides the matrix by pool size, and their logarithmic slopes."""
-    rows: list[dict[str, Any]] = []
+    found: list[tuple[int, float, int]] = []  # rows, milliseconds, bytes
     rng = np.random.default_rng(arguments.seed)
     rounds({OURS: partial(one_of, prepare(grown(matrix, SIZES[0], rng)), contexts)}, 3)  # buffers that libraries keep
     for size in SIZES:
         pool = grown(matrix, size, rng)
-        before = resident()
+        before = psutil.Process().memory_info().rss
         began = time.process_time()
         scan = prepare(pool)
-        prepared, held = time.process_time() - began, resident() - before
+        prepared, held = time.process_time() - began, psutil.Process().memory_info().rss - before
         check(scan, pool, contexts[:2])
         took = rounds({OURS: partial(one_of, scan, contexts)}, arguments.rounds, processor_seconds)
         ms = Figure.of(took[OURS]).times(1000)
         print(f"| {size} | {ms} | {held / 2**20:.0f} | {prepared:.2f} |", flush=True)
-        rows.append({"n": size, "ms": asdict(ms), "bytes": held, "prepared_seconds": prepared})
+        found.append((size, ms.median, max(1, held)))
         del scan, pool  # before the next ones are made
-    logs = np.log([[row["n"], row["ms"]["median"], max(1, row["bytes"])] for row in rows])
+    logs = np.log(found)
     slopes = [float(np.polyfit(logs[1:, 0], logs[1:, column], 1)[0]) for column in (1, 2)]
     print(f"slope of the logarithms from {SIZES[1]} on: time {slopes[0]:.2f}, memory {slopes[1]:.2f}")
-    return [*rows, {"slope_of_time": slopes[0], "slope_of_memory": slopes[1]}]
 
 
-def least(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def least(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
     """Compare the scan in bytes with that of the stored rows in small pools."""
     quantised.LEAST_ROWS = quantised._ROWS_FOR_ONE_CODE = quantised._ROWS_FOR_FEW_CODES = 0  # bytes wherever they are
-    rows = []
     for m in (1, 16, 64):
         codes = np.ascontiguousarray(contexts[:, :m])
         for size in SMALL_SIZES:
@@ -171,8 +163,7 @@ def least(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> lis
             sides: dict[str, Callable[[int], Any]] = {
                 name: partial(one_of, scan, codes) for name, scan in scans.items()
             }
-            rows += tabled(f"{m} codes, {size} rows", rounds(sides, arguments.rounds, processor_seconds))
-    return rows
+            print_rows(f"{m} codes, {size} rows", rounds(sides, arguments.rounds, processor_seconds))
 
 
 def numbers(size: int, rng: np.random.Generator) -> dict[str, NDArray[np.float64]]:
@@ -189,7 +180,7 @@ def numbers(size: int, rng: np.random.Generator) -> dict[str, NDArray[np.float64
     }
 
 
-def added(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def added(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None:
     """Compare queries that add numbers with those that add none."""
     scan, rng = prepare(matrix), np.random.default_rng(arguments.seed)
     sides: dict[str, Callable[[int], Any]] = {OURS: partial(one_of, scan, contexts)}
@@ -197,28 +188,16 @@ def added(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> lis
         additions = Additions(1.0, values.astype(np.float32))
         check(scan, matrix, contexts[:2], additions)
         sides[name] = partial(one_of, scan, contexts, additions=additions)
-    return tabled(f"{len(matrix)} rows", rounds(sides, arguments.rounds, processor_seconds))
-
-
-def resident() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * 4096
+    print_rows(f"{len(matrix)} rows", rounds(sides, arguments.rounds, processor_seconds))
 
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("compare", "growth", "least", "added"))
-    parser.add_argument("--model", default="checkpoints/chat-poly")
-    parser.add_argument("--replies", type=Path, nargs="+", default=[])
-    parser.add_argument("--contexts", type=Path, nargs="+", default=[])
-    parser.add_argument("--cache", type=Path, required=True, help="where vectors are kept")
-    parser.add_argument("--count", type=int, default=500, help="contexts")
+    add_options(parser)
     parser.add_argument("--size", type=int, default=100_000, help="rows")
-    parser.add_argument("--together", type=int, default=32, help="contexts at once")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--processor-time", action="store_true", help="compare processor time; for busy machines")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="write the figures here, as JSON")
     arguments = parser.parse_args(given)
     faiss.omp_set_num_threads(torch.get_num_threads())
     matrix, contexts = encoded(arguments)
@@ -227,12 +206,7 @@ def main(given: Sequence[str] | None = None) -> None:
     matrix = matrix if arguments.what not in ("compare", "added") else grown(matrix, arguments.size, rng)
     print(machine(), f"seed {arguments.seed}, N {len(matrix)}, contexts {contexts.shape}, {arguments.rounds} rounds")
     measure = {"compare": compare, "growth": growth, "least": least, "added": added}[arguments.what]
-    written(arguments.output, measure(matrix, contexts, arguments))
-
-
-def written(output: Path | None, rows: list[dict[str, Any]]) -> None:
-    if output is not None:
-        output.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+    measure(matrix, contexts, arguments)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import psutil
 from benchmarks.timing import percentiles
 
 from polyrank.model.text.dialogues import Dialogue
@@ -105,5 +106,4 @@ def _client(url: str, bodies: Sequence[bytes], took: list[float], failed: list[s
 
 
 def _rss_mib(pid: int) -> int:
-    with open(f"/proc/{pid}/status", encoding="ascii") as lines:
-        return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS"))
+    return int(psutil.Process(pid).memory_info().rss) >> 20

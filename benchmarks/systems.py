@@ -1,13 +1,13 @@
 """All architectures on conversations: same base, data, steps and seeds; no words beside them.
 
     python -m benchmarks.systems --data DATA --output FOLDER [--systems bi poly …] [--steps 150] [--seeds 0]
-        [--lists 1000] [--slow-lists 300] [--light] [--learning-rate 1e-3] [--base MODEL] [--json]
+        [--lists 1000] [--slow-lists 300] [--light] [--base MODEL] [--json]
 
 DATA holds the converted sets: training is on persona chat and Ubuntu IRC. FOLDER keeps checkpoints and the figures of
 each list: finished runs are not trained again, interrupted runs go on. Of each set `--lists` lists are ranked, drawn
-with one seed; systems that read every pair through layers of a transformer rank the first `--slow-lists` of them. Each
-is one number, or one for each set. The table has R@1 and MRR, and what both are more than the Bi-encoder's over the
-same lists: means over the seeds, 95 % intervals over whole dialogues.
+with one seed; systems that read every pair through layers of a transformer rank the first `--slow-lists` of them. The
+table has R@1 and MRR, and what both are more than the Bi-encoder's over the same lists: means over the seeds, 95 %
+intervals over whole dialogues.
 
 `--light` is for a processor without bfloat16: float32, adapters on the last three layers alone, two turns and 64 tokens
 of a context, and half a batch where every pair goes through layers of a transformer.
@@ -16,8 +16,8 @@ of a context, and half a batch where every pair goes through layers of a transfo
 import argparse
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,6 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 SLOW = ("deformer", "cross")
 REFERENCE = "bi"
-LEARNING_RATE = 1e-3
 HELD_OUT = 300  # examples of each file to select by
 LIGHT: dict[str, Any] = {
     "precision": "no",
@@ -72,12 +71,10 @@ LIGHT: dict[str, Any] = {
     "max_candidate_tokens": 24,
 }
 LIGHT_HELD_OUT = 24
-Recipe = Callable[[str, str, int, int], TrainConfig]
-"""From system, base, steps and seed to the settings of a run."""
 
 
-def trained(config: TrainConfig, files: Data, output: Path, *, evidence: bool = True) -> Path:
-    """Train the run's checkpoint unless it exists, with words beside it if `evidence`; returns its folder.
+def trained(config: TrainConfig, files: Data, output: Path) -> None:
+    """Train the run's checkpoint unless it exists, without words.
 
     Raises:
         InvalidInput: the folder holds a run with other settings, or one that was cut short too early to be resumed.
@@ -85,14 +82,13 @@ def trained(config: TrainConfig, files: Data, output: Path, *, evidence: bool = 
     """
     resume = (output / STATE_FILE).is_file()
     if resume or not (output / CONFIG_FILE).is_file():
-        train(config, files, output, resume=resume, evidence=evidence, on_survey=lambda *_: None, watch=lambda *_: None)
-        return output
+        train(config, files, output, resume=resume, evidence=False, on_survey=lambda *_: None, watch=lambda *_: None)
+        return
     summary = read_config(output / CONFIG_FILE).training
     if "steps" not in summary:  # added at the end of a run, while a checkpoint is saved before the first step
         raise InvalidInput(f"{output} holds a run that was cut short and cannot be resumed; remove it")
     if differing := config.differences(summary["settings"]):
         raise InvalidInput(f"{output} was trained with another {', '.join(differing)}; give another --output")
-    return output
 
 
 def config_of(system: str, base: str, steps: int, seed: int) -> TrainConfig:
@@ -102,7 +98,7 @@ def config_of(system: str, base: str, steps: int, seed: int) -> TrainConfig:
         steps=steps,
         seed=seed,
         batch_size=16,
-        learning_rate=LEARNING_RATE,
+        learning_rate=1e-3,
         code_learning_rate=1e-3,
         warmup_steps=min(20, steps - 1),
         schedule="cosine",
@@ -123,16 +119,6 @@ def light_config_of(system: str, base: str, steps: int, seed: int) -> TrainConfi
     return replace(config_of(system, base, steps, seed), **LIGHT, **batch)
 
 
-def recipe_of(given: argparse.Namespace) -> Recipe:
-    """Return the recipe that the options name."""
-    recipe = light_config_of if given.light else config_of
-
-    def settings(system: str, base: str, steps: int, seed: int) -> TrainConfig:
-        return replace(recipe(system, base, steps, seed), learning_rate=given.learning_rate)
-
-    return settings
-
-
 def place(output: Path, system: str, seed: int) -> Path:
     """Return the folder of a run's checkpoint."""
     return output / f"{system.replace(', ', '-').replace(' ', '-')}-{seed}"
@@ -150,14 +136,12 @@ def drawn(source: Path, output: Path) -> Path:
     return output
 
 
-def figures(
-    checkpoint: Path, data: Path, count: int | None, device: str = "cpu"
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def figures(checkpoint: Path, data: Path, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return R@1 and 1 / rank of each of the first lists, (2, L), and the dialogue of each; kept beside it."""
     task, kept = ListsTask(data, count), checkpoint / f"figures-{data.parent.name}.json"
     if kept.is_file() and len((found := orjson.loads(kept.read_bytes()))[0]) == len(task.groups):
         return np.array(found), task.groups
-    values = task.measure(polyrank.load(checkpoint, device), lambda *_: None).values
+    values = task.measure(polyrank.load(checkpoint), lambda *_: None).values
     found = np.array([values["recall@1"], values["mrr"]])
     kept.write_bytes(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY))
     print(f"{checkpoint.name}, {data.parent.name}: {found[0].mean():.3f}", file=sys.stderr, flush=True)
@@ -199,64 +183,22 @@ def _signed(figures: Sequence[float]) -> str:
     return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*figures)
 
 
-@dataclass(frozen=True, slots=True)
-class Lists:
-    """The lists that systems are compared on.
-
-    Attributes:
-        paths: the file of each set, in the order drawn.
-        counts: how many lists of each set are ranked; None: all.
-        slow_counts: the same for slow systems.
-    """
-
-    paths: dict[str, Path]
-    counts: dict[str, int | None]
-    slow_counts: dict[str, int | None]
-
-    @classmethod
-    def of(cls, given: argparse.Namespace) -> "Lists":
-        """Draw the lists that the options name."""
-        paths = {
-            name: drawn(given.data / path, given.output / "lists" / Path(path).parent / "valid.jsonl")
-            for name, path in YARDSTICKS.items()
-        }
-        return cls(paths, _for_each_set(given.lists), _for_each_set(given.slow_lists))
-
-    def ranked(
-        self, system: str, checkpoint: Path, device: str
-    ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.int64]]]:
-        """Return what `figures` does of each set."""
-        counts = self.slow_counts if system in SLOW else self.counts
-        return {name: figures(checkpoint, path, counts[name], device) for name, path in self.paths.items()}
-
-
-def _for_each_set(counts: Sequence[int] | None) -> dict[str, int | None]:
-    if counts is not None and len(counts) not in (1, len(YARDSTICKS)):
-        raise InvalidInput(f"give --lists and --slow-lists one number, or {len(YARDSTICKS)}")
-    own = [None] if counts is None else list(counts)
-    return dict(zip(YARDSTICKS, own * len(YARDSTICKS) if len(own) == 1 else own, strict=True))
-
-
-def training_files(data: Path, held_out: int) -> Data:
-    """Return the files that every system is trained on."""
-    return Data([data / name for name in TRAIN], [1.0, 1.0], held_out=held_out)
-
-
-def compare(
-    given: argparse.Namespace,
-    recipe: Recipe = config_of,
-    device: str = "cpu",
-    held_out: int = HELD_OUT,
-) -> None:
+def compare(given: argparse.Namespace) -> None:
     """Train and rank what is missing, then print the table."""
-    files, lists = training_files(given.data, held_out), Lists.of(given)
+    recipe, held_out = (light_config_of, LIGHT_HELD_OUT) if given.light else (config_of, HELD_OUT)
+    files = Data([given.data / name for name in TRAIN], [1.0, 1.0], held_out=held_out)
+    lists = {
+        name: drawn(given.data / path, given.output / "lists" / Path(path).parent / "valid.jsonl")
+        for name, path in YARDSTICKS.items()
+    }
     table: dict[str, dict[str, Any]] = {name: {} for name in YARDSTICKS}
     found: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
     for system in given.systems:
         for seed in given.seeds:
             checkpoint = place(given.output, system, seed)
-            trained(recipe(system, given.base, given.steps, seed), files, checkpoint, evidence=False)
-            for name, (own, groups) in lists.ranked(system, checkpoint, device).items():
+            trained(recipe(system, given.base, given.steps, seed), files, checkpoint)
+            for name, path in lists.items():
+                own, groups = figures(checkpoint, path, given.slow_lists if system in SLOW else given.lists)
                 found.setdefault((name, system), []).append(own)
                 table[name][system] = {"groups": groups}
     for name, systems in table.items():
@@ -271,29 +213,22 @@ def compare(
         print_table(table)
 
 
-def options(description: str | None) -> argparse.ArgumentParser:
-    """Return the options that comparisons over these lists share."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(given: Sequence[str] | None = None) -> None:
+    """Print the table, or in one line why there is none."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--base", default="sentence-transformers/all-MiniLM-L6-v2")
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS)[:9], choices=SYSTEMS)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--lists", type=int, nargs="+", default=[1000])
-    parser.add_argument("--slow-lists", type=int, nargs="+", default=[300])
+    parser.add_argument("--lists", type=int, default=1000, help="of each set")
+    parser.add_argument("--slow-lists", type=int, default=300, help="the same for slow systems")
     parser.add_argument("--light", action="store_true")
-    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--json", action="store_true")
-    return parser
-
-
-def main(given: Sequence[str] | None = None) -> None:
-    """Print the table, or in one line why there is none."""
-    parser = options(__doc__)
     arguments = parser.parse_args(given)
     try:
-        compare(arguments, recipe_of(arguments), held_out=LIGHT_HELD_OUT if arguments.light else HELD_OUT)
+        compare(arguments)
     except RankingError as error:
         parser.exit(1, f"{error}\n")
 

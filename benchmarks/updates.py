@@ -13,12 +13,12 @@ import statistics
 import sys
 import tempfile
 import time
+import urllib.request
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.http_calls import call
 from benchmarks.serving import served
 from benchmarks.timing import wall_seconds
 
@@ -28,6 +28,14 @@ from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.model.text.dialogues import read_dialogues
 
 SIZES = (1, 16, 256)
+
+
+def call(url: str, method: str, path: str, body: Any) -> dict[str, Any]:
+    """Send a JSON body; returns the body of the answer."""
+    content = json.dumps(body).encode()
+    request = urllib.request.Request(f"{url}{path}", content, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=120) as response:
+        return dict(json.load(response))
 
 
 def put(url: str, texts: list[str], ids: list[str], metadata: dict[str, Any]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Draw the figures of docs/results.md from committed JSON. `make figures` runs it, in an environment with matplotlib.
+"""Draw the figures of docs/ from committed JSON. `make figures` runs it, in an environment with matplotlib.
 
 Data: docs/figures/data/, and the comparisons with other systems in benchmarks/results/.
 """
@@ -72,9 +72,7 @@ def quality() -> Figure:
 
 def rank() -> Figure:
     """Latency of /rank against the pool's size and against the number of callers."""
-    rows = _results("rank")
-    crowd = max(row["callers"] for row in rows)
-    size = next(row["candidates"] for row in rows if row["callers"] == crowd)
+    rows, size = _servers()
     ours = [row for row in rows if row["who"] == "polyrank"]
     sizes = {row["candidates"]: row for row in ours if row["callers"] == 1}
     callers = {row["callers"]: row for row in reversed(ours) if row["candidates"] == size}
@@ -242,11 +240,51 @@ def peers() -> Figure:
     return figure
 
 
-def _line(axes: Axes, places: Sequence[float], figures: Sequence[dict[str, float]], label: str, colour: str) -> None:
+def throughput() -> Figure:
+    """Requests a second of each server against the number of callers."""
+    rows, size = _servers()
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    for who in dict.fromkeys(row["who"] for row in rows):
+        of_callers = {row["callers"]: row for row in reversed(rows) if (row["who"], row["candidates"]) == (who, size)}
+        callers = sorted(of_callers)
+        _line(axes, callers, [of_callers[each]["per_second"] for each in callers], who)
+    axes.set(xscale="log", xlabel="callers at a time", ylabel="requests a second", title=f"{size:,} candidates")
+    _plain_ticks(axes, callers)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return figure
+
+
+def latency() -> Figure:
+    """Latency of each server that ranks, for one caller against the pool's size."""
+    rows, size = _servers()
+    figure = Figure(figsize=(6.4, 4))
+    axes = figure.subplots()
+    for who in dict.fromkeys(row["who"] for row in rows if row["candidates"] != size):
+        of_sizes = {row["candidates"]: row for row in rows if (row["who"], row["callers"]) == (who, 1)}
+        sizes = sorted(of_sizes)
+        for name, style in (("p50", "o-"), ("p99", "s--")):
+            _line(axes, sizes, [of_sizes[each][f"{name}_ms"] for each in sizes], f"{who}, {name}", style=style)
+    axes.set(xscale="log", xlabel="candidates", ylabel="milliseconds", title="one caller")
+    _plain_ticks(axes, sizes)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return figure
+
+
+def _line(
+    axes: Axes,
+    places: Sequence[float],
+    figures: Sequence[dict[str, float]],
+    label: str,
+    colour: str | None = None,
+    style: str = "o-",
+) -> None:
     """Medians, with bars from the least to the most of the rounds."""
     middle = [each["median"] for each in figures]
     spread = [[each["median"] - each["low"] for each in figures], [each["high"] - each["median"] for each in figures]]
-    axes.errorbar(places, middle, spread, fmt="o-", color=colour, label=label, capsize=3)
+    axes.errorbar(places, middle, spread, fmt=style, color=colour, label=label, capsize=3)
 
 
 def _plain_ticks(axes: Axes, values: Sequence[int]) -> None:
@@ -258,13 +296,20 @@ def _data(name: str) -> Any:
     return json.loads((FIGURES / "data" / f"{name}.json").read_text(encoding="utf-8"))
 
 
+def _servers() -> tuple[list[dict[str, Any]], int]:
+    """The rows of all servers, and the size of the pool that many callers asked."""
+    rows = _results("rank")
+    crowd = max(row["callers"] for row in rows)
+    return rows, next(row["candidates"] for row in rows if row["callers"] == crowd)
+
+
 def _results(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["rows"]
 
 
 def main() -> None:
     """Write one SVG for each figure."""
-    for draw in (quality, rank, load, search, encode, systems, shards, peers):
+    for draw in (quality, rank, load, search, encode, systems, shards, peers, throughput, latency):
         figure = draw()
         figure.tight_layout()
         figure.savefig(FIGURES / f"{draw.__name__}.svg", metadata={"Date": None})

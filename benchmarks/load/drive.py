@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import psutil
 from benchmarks.load.figures import Answer, poisson, summary
 from benchmarks.load.generator import Phase, Plan
 from benchmarks.load.mix import SAMPLE, Mix
@@ -70,15 +71,19 @@ class Running:
 
     def resident_bytes(self) -> int:
         """Return its memory, that of its children included."""
-        return sum(self._told("rss")) * 1024
+        return sum(each.memory_info().rss for each in self._family())
 
-    def spent(self) -> int:
-        """Return its whole processor seconds, those of its children included."""
-        return sum(self._told("cputimes"))
+    def spent(self) -> float:
+        """Return its processor seconds, those of its children included."""
+        return sum(sum(each.cpu_times()[:2]) for each in self._family())
 
-    def _told(self, column: str) -> list[int]:
-        command = ["ps", "-o", f"{column}=", "--pid", str(self.pid), "--ppid", str(self.pid)]
-        return [*map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())]
+    def spent_by_thread(self) -> dict[int, float]:
+        """Return the processor seconds of each of its own threads, by the thread's number."""
+        return {each.id: each.user_time + each.system_time for each in psutil.Process(self.pid).threads()}
+
+    def _family(self) -> list[psutil.Process]:
+        own = psutil.Process(self.pid)
+        return [own, *own.children()]
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from benchmarks.load.drive import Running, add_options, drive, mix_of, serving, 
 from benchmarks.load.figures import percentile_ms
 from benchmarks.load.generator import Phase
 from benchmarks.load.mix import Mix
-from benchmarks.load.threads import spent
 from benchmarks.timing import machine
 
 from polyrank.index_builder.building.pipeline import build
@@ -55,9 +54,9 @@ def both(options: argparse.Namespace) -> Iterator[dict[str, tuple[Path, str]]]:
 
 def asked(server: Running, mix: Mix, phase: Phase) -> dict[str, float]:
     """Ask one server; returns the FIGURES."""
-    before = sum(spent(server.pid).values())
+    before = sum(server.spent_by_thread().values())
     [answers] = drive(server, mix.realistic(sent=0.0, fresh=0.0, timeout_ms=30_000), [phase])
-    used = sum(spent(server.pid).values()) - before
+    used = sum(server.spent_by_thread().values()) - before
     if failed := [each.status for each in answers if each.status != 200]:
         raise SystemExit(f"{len(failed)} of {len(answers)} requests failed, the first with {failed[0]}")
     waits = [each.seconds for each in answers]

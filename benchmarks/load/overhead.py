@@ -1,7 +1,6 @@
 """Where the milliseconds of a `/rank` request go: a caller's wait, part by part, and the processor time of threads.
 
-    python -m benchmarks.load.overhead [--callers 1 16] [--seconds 30] [--pool POOL --data DIALOGUES | --store STORE]
-        [--settings NAME=VALUE ...]
+    python -m benchmarks.load.overhead [--callers 1 16] [--seconds 30] [--pool POOL --data DIALOGUES]
 
 The server has one core, the callers have another. Its requests are stamped on their way (stamped.py). A table has the
 mean of each part, which add up to the mean of a caller's whole wait, and p50 and p99 of each. What no stamp names is
@@ -14,8 +13,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -24,7 +22,6 @@ from benchmarks.load.drive import add_options, drive, mix_of, serving, store_of,
 from benchmarks.load.figures import Answer, percentile_ms
 from benchmarks.load.generator import Phase
 from benchmarks.load.stamped import PARTS
-from benchmarks.load.threads import spent
 from benchmarks.timing import machine
 
 THREADS = {"MainThread": "event loop", "model": "model", "search": "search", "tokenizer": "tokenizer"}
@@ -77,36 +74,24 @@ def rows(found: Sequence[Mapping[str, float]]) -> list[dict[str, str]]:
     return told
 
 
-@contextmanager
-def _store(options: argparse.Namespace) -> Iterator[Path]:
-    if options.store is not None:
-        yield options.store
-    else:
-        with store_of(options) as built:
-            yield built
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--callers", type=int, nargs="+", default=[1, 16], help="at a time; default: 1 16")
-    parser.add_argument("--store", type=Path, help="a store that was built before; default: --pool is built")
-    parser.add_argument("--settings", nargs="*", default=[], metavar="NAME=VALUE", help="of the server")
     options = parser.parse_args()
     mix = mix_of(options)
-    settings = dict(each.split("=", 1) for each in options.settings)
     phases: list[tuple[list[Answer], dict[int, float]]] = []
-    with _store(options) as store, tempfile.TemporaryDirectory() as folder:
+    with store_of(options) as store, tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "stamps.json")
-        with serving(store, settings, (sys.executable, "-m", "benchmarks.load.stamped", file)) as server:
+        with serving(store, polyrank=(sys.executable, "-m", "benchmarks.load.stamped", file)) as server:
             warm(server, mix)
             requests = mix.realistic(sent=0.0, fresh=0.0, timeout_ms=10_000)
             for callers in options.callers:
-                before = spent(server.pid)
+                before = server.spent_by_thread()
                 [answers] = drive(server, requests, [Phase(options.seconds, concurrency=callers)], timings=True)
                 if failed := [each.status for each in answers if each.timings_ms is None]:
                     raise SystemExit(f"{len(failed)} of {len(answers)} requests failed, the first by {failed[0]}")
-                used = {thread: each - before.get(thread, 0.0) for thread, each in spent(server.pid).items()}
+                used = {thread: each - before.get(thread, 0.0) for thread, each in server.spent_by_thread().items()}
                 phases.append((answers, used))
         told = json.loads(file.read_text(encoding="utf-8"))
     called = {int(thread): name for thread, name in told["threads"].items()}

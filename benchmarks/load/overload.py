@@ -1,6 +1,6 @@
 """Twice the load that a server can bear: how much it still answers, and how soon it recovers.
 
-    python -m benchmarks.load.overload [--seconds 60] [--timeout-ms 1000] [--sent 0.3] [--fresh 0.1]
+    python -m benchmarks.load.overload [--seconds 60]
 
 Finds the capacity C in a closed loop, then sends independent requests at 0.5 C, C, 2 C and again 0.5 C without a pause.
 Prints a table, and one JSON object as the last line.
@@ -17,6 +17,8 @@ from benchmarks.load.generator import Phase
 from benchmarks.timing import machine
 
 LOADS = (0.5, 1.0, 2.0, 0.5)
+DEADLINE = 1.0  # seconds of a request
+SENT, FRESH = 0.3, 0.1  # share of the requests that bring candidates, and of those candidates that were never seen
 # A p99 up to so many times that before the overload is normal: of some hundred requests it is a single one.
 ROOM = 1.5
 COLUMNS = (
@@ -27,22 +29,20 @@ COLUMNS = (
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run everything; returns the object that is printed."""
-    deadline = options.timeout_ms / 1000
     mix = mix_of(options)
-    requests = mix.realistic(options.sent, options.fresh, timeout_ms=options.timeout_ms)
+    requests = mix.realistic(SENT, FRESH, timeout_ms=int(DEADLINE * 1000))
     with store_of(options) as store, serving(store) as server:
         warm(server, mix)
-        most, tried = capacity(server, requests, deadline, options.seconds / 3)
+        most, tried = capacity(server, requests, DEADLINE, options.seconds / 3)
         phases = [Phase(options.seconds, most * load, options.seed + at) for at, load in enumerate(LOADS)]
         answers = drive(server, requests, phases)
     rows = []
     for load, found in zip(LOADS, answers, strict=True):
-        figures = summary(found, options.seconds, deadline)
+        figures = summary(found, options.seconds, DEADLINE)
         rows.append({"load": load, "of_capacity": round(figures["goodput_per_s"] / most, 2), **figures})
     normal = max((rows[0]["p99_ms"] or 0.0) / 1000 * ROOM, 0.001)
     return {
         "machine": machine(),
-        "timeout_ms": options.timeout_ms,
         "capacity_per_s": most,
         "closed": tried,
         "open": rows,
@@ -54,9 +54,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
-    parser.add_argument("--timeout-ms", type=int, default=1000)
-    parser.add_argument("--sent", type=float, default=0.3, help="share of the requests that bring candidates")
-    parser.add_argument("--fresh", type=float, default=0.1, help="share of those candidates that were never seen")
     found = measure(parser.parse_args())
     print(table(found["open"], COLUMNS))
     print(json.dumps(found))

@@ -1,11 +1,11 @@
 """What a failing Redis costs /rank: latency without a fault, until the breaker opens, and after that.
 
-    python -m benchmarks.load.redis_faults [--rate 10] [--rounds 10] [--seconds 4]
+    python -m benchmarks.load.redis_faults [--rounds 10] [--seconds 4]
 
-Serves one store with `--vectors redis` over a real redis-server behind a proxy, and sends short contexts at random
-times. Every round of a fault starts with a closed breaker; after it Redis is healed until the breaker is closed again.
-"Until the breaker opened" means the first requests of each round, as many as the breaker takes to open. Prints a table,
-and one JSON object as the last line.
+Serves one store with `--vectors redis` over a real redis-server behind a proxy, and sends ten short contexts a second,
+at random times. Every round of a fault starts with a closed breaker; after it Redis is healed until the breaker is
+closed again. "Until the breaker opened" means the first requests of each round, as many as the breaker takes to open.
+Prints a table, and one JSON object as the last line.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.rankers.load import load_vector_ranker
 from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, State
 
+RATE = 10.0  # requests a second
 COLUMNS = ("fault", "requests", "failed", "p50_ms", "p99_ms", "max_ms")
 
 Fault = Callable[[subprocess.Popen[bytes], RedisProxy], None]
@@ -129,7 +130,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             for number in range(options.rounds):
                 wait_until_closed(server, requests)
                 fault(process, proxy)
-                [answers] = drive(server, requests, [Phase(options.seconds, options.rate, number)])
+                [answers] = drive(server, requests, [Phase(options.seconds, RATE, number)])
                 heal(process, proxy)
                 answers.sort(key=lambda each: each.scheduled)
                 first += answers[:FAILURES_IN_A_ROW]
@@ -145,7 +146,6 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
-    parser.add_argument("--rate", type=float, default=10.0, help="requests a second; default: 10")
     parser.add_argument("--rounds", type=int, default=10, help="of each fault; default: 10")
     parser.set_defaults(seconds=4.0)
     rows = measure(parser.parse_args())

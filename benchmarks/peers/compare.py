@@ -42,12 +42,6 @@ def parser_of(about: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def add_variants(parser: argparse.ArgumentParser, threads: Sequence[int] = (1, 2)) -> None:
-    """Add options: which back-ends take part, and with how many threads."""
-    parser.add_argument("--threads", type=int, nargs="+", default=threads)
-    parser.add_argument("--against", nargs="+", choices=VARIANTS, default=VARIANTS, metavar="BACKEND")
-
-
 class Work(NamedTuple):
     """What is timed: a call of the workers, its inputs, and the number of pieces of work in all inputs."""
 
@@ -61,6 +55,7 @@ def compared(
     subject: str,
     ours: Mapping[str, tuple[str, str]],
     works: Sequence[Work],
+    threads: Sequence[int],
     options: argparse.Namespace,
     alike: tuple[str, Sequence[Any]] | None = None,
 ) -> list[dict[str, Any]]:
@@ -70,7 +65,8 @@ def compared(
         subject: "encode" or "rerank", of the peers.
         ours: the work of `polyrank_worker` and its precision, of each side of ours.
         works: what to time.
-        options: values of `parser_of` and `add_variants`.
+        threads: with how many, one number after the other.
+        options: values of `parser_of`.
         alike: a call for which all sides of the same weights should give the same vectors, and its input; each row gets
             the smallest cosine between its vectors and those of sentence-transformers' default.
     """
@@ -80,20 +76,20 @@ def compared(
         name: command_of(sys.executable, "polyrank_worker", work, models, "--precision", precision)
         for name, (work, precision) in ours.items()
     }
-    for variant in options.against:
+    for variant in VARIANTS:
         python = python_of(ENVIRONMENTS[variant.partition("-")[0]], options.cache)
         commands[variant] = command_of(python, "st_worker", subject, models, "--variant", variant)
     found = []
-    for threads in options.threads:
-        with sides(commands, threads) as competitors:
+    for number in threads:
+        with sides(commands, number) as competitors:
             about: dict[str, dict[str, Any]] = {side.name: {"about": side.about} for side in competitors}
             for name, cosine in (_cosines(competitors, *alike) if alike else {}).items():
                 about[name]["cosine"] = cosine
             for work in works:
                 took = contest(competitors, work.call, work.inputs, options.rounds)
-                told = rows(took, work.count, {"work": work.name, "threads": threads})
+                told = rows(took, work.count, {"work": work.name, "threads": number})
                 found += [{**row, **about[row["who"]]} for row in told]
-                print(f"{work.name}, {threads} threads: {ratios(took)}", file=sys.stderr, flush=True)
+                print(f"{work.name}, {number} threads: {ratios(took)}", file=sys.stderr, flush=True)
     return found
 
 

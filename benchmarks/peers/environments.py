@@ -1,12 +1,9 @@
 """The virtual environments of the peers, each with its own pinned packages.
 
-    python -m benchmarks.peers.environments [--cache DIR]
-
-Each is made on first use, also by the comparisons. The pins are for Python 3.11 on Linux. They are installed without
+Each is made on first use. The pins are for Python 3.11 on Linux. They are installed without
 resolving dependencies, because some packages declare dependencies that they do not need.
 """
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -31,16 +28,3 @@ def python_of(name: str, cache: Path = CACHE) -> Path:
     subprocess.run([*pip, "--requirement", pins], check=True)
     shutil.copy(pins, done)
     return python
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, default=CACHE, help=f"default: {CACHE}")
-    cache = parser.parse_args().cache
-    for pins in sorted(REQUIREMENTS.glob("*.txt")):
-        print(python_of(pins.stem, cache))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

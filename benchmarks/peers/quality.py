@@ -1,8 +1,8 @@
 """What the less exact back-ends of sentence-transformers cost in accuracy: R@1 of zero-shot ranking beside its default.
 
-    python -m benchmarks.peers.quality [--data F] [--lists 3000] [--against onnx-int8]
+    python -m benchmarks.peers.quality [--data F]
 
-A back-end competes if its vectors are near to the default's, or if it ranks as well: R@1 over `--lists` lists of
+A back-end competes if its vectors are near to the default's, or if it ranks as well: R@1 over the first 3,000 lists of
 `--data` falls by at most 0.3 points. A list is a reply and 19 others of the row's candidates. The last turns of a
 context are one text, and one vector. Writes `quality.json`: R@1 in per cent, and the difference in points with its 95 %
 interval (bootstrap over dialogues).
@@ -26,7 +26,8 @@ from polyrank.model.measures import group_numbers, intervals
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
-LISTED = 20
+LISTS, LISTED = 3000, 20
+AGAINST = "onnx-int8"
 TEXTS = 2048  # a call
 COLUMNS = ("who", "lists", "recall@1", "points", "low", "high")
 
@@ -51,16 +52,13 @@ def listed(dialogue: Dialogue, rng: np.random.Generator) -> tuple[str, list[str]
 
 
 def main() -> int:
-    parser = parser_of(__doc__)
-    parser.add_argument("--lists", type=int, default=3000)
-    parser.add_argument("--against", nargs="+", choices=VARIANTS, default=["onnx-int8"], metavar="BACKEND")
-    options = parser.parse_args()
+    options = parser_of(__doc__).parse_args()
     given = (each for each in identified(read_dialogues(options.data))[0] if each.candidates)
-    dialogues = list(islice(given, options.lists))
+    dialogues = list(islice(given, LISTS))
     rng = np.random.default_rng(options.seed)
     rows = [listed(each, rng) for each in dialogues]
     groups = group_numbers([str(each.dialogue) for each in dialogues])
-    firsts = {variant: _measured(variant, rows, options) for variant in (VARIANTS[0], *options.against)}
+    firsts = {variant: _measured(variant, rows, options) for variant in (VARIANTS[0], AGAINST)}
     found = []
     for variant, places in firsts.items():
         change = 100 * (places - firsts[VARIANTS[0]])

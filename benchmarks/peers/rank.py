@@ -1,12 +1,12 @@
 """`POST /rank` compared with other servers: throughput by number of callers, latency by size of the pool.
 
-    python -m benchmarks.peers.rank [--data F] [--pool F [F...]] [--sizes 1000 10000 31000 100000] [--rounds 5]
+    python -m benchmarks.peers.rank [--data F] [--pool F [F...]] [--rounds 5]
 
 polyrank has the shipped chat-poly, the other servers its base (all-MiniLM-L6-v2). All get the same contexts, which are
 all different. A server has one core and one thread, the load generator the other core. They take turns, and waiting
 servers are stopped. infinity only embeds the context (`/embeddings`, torch and ONNX Runtime). The FastAPI app
 (fastapi_app.py) embeds it and searches a flat FAISS index. `/rank` encodes it into 64 vectors and scans the pool
-exactly. Measures 1, 4, 16 and 64 callers over `--callers-size` candidates, and one caller over pools of `--sizes`.
+exactly. Measures 1, 4, 16 and 64 callers over 31,000 candidates, and one caller over pools of 1,000 to 100,000.
 Prints a table, and one JSON object as the last line.
 """
 
@@ -30,7 +30,9 @@ from benchmarks.peers.pools import Pools, pools_of
 from benchmarks.peers.ratios import OURS, Figure, ratios
 
 CONTEXTS = 2000
-WARM_SECONDS = 1.0
+CALLERS, CALLERS_SIZE = (1, 4, 16, 64), 31_000
+SIZES = (1_000, 10_000, 100_000)  # for one caller
+WARM_SECONDS, SECONDS = 1.0, 4.0  # of each round
 
 Begin = Callable[[int], AbstractContextManager[servers.Server]]
 
@@ -62,7 +64,7 @@ def compared(
     found: dict[str, list[dict[str, float]]] = {server.name: [] for server in running}
     for number in range(options.rounds):
         for server in running[:: -1 if number % 2 else 1]:
-            phases = [Phase(seconds, concurrency=callers) for seconds in (WARM_SECONDS, options.seconds)]
+            phases = [Phase(seconds, concurrency=callers) for seconds in (WARM_SECONDS, SECONDS)]
             with server.alone(running):
                 bodies, tells = requests(server, contexts, numbers), callers == 1 and server.tells_stages
                 answers = drive(server.running, bodies, phases, timings=tells, path=server.path)
@@ -102,24 +104,17 @@ def sides(pools: Pools, options: argparse.Namespace) -> tuple[list[Begin], list[
     def infinity(engine: str, _size: int) -> AbstractContextManager[servers.Server]:
         return servers.infinity(engine, models, options.cache)
 
-    settings = dict(each.split("=", 1) for each in options.settings)
-    ranking: list[Begin] = [lambda size: servers.polyrank(pools.store(size), settings), app]
+    ranking: list[Begin] = [lambda size: servers.polyrank(pools.store(size)), app]
     return ranking, [partial(infinity, engine) for engine in ("torch", "optimum")]
 
 
 def main() -> int:
-    parser = parser_of(__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 31_000, 100_000])
-    parser.add_argument("--callers", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--callers-size", type=int, default=31_000)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each round; default: 4")
-    parser.add_argument("--settings", nargs="*", default=[], metavar="NAME=VALUE", help="of polyrank")
-    options = parser.parse_args()
+    options = parser_of(__doc__).parse_args()
     _, pools = pools_of(options)
     ranking, embedding = sides(pools, options)
-    most = min(options.callers_size, pools.most)
-    rows = contest([*ranking, *embedding], most, options.callers, options)
-    for size in sorted({min(size, pools.most) for size in options.sizes} - ({most} if 1 in options.callers else set())):
+    most = min(CALLERS_SIZE, pools.most)
+    rows = contest([*ranking, *embedding], most, CALLERS, options)
+    for size in sorted({min(size, pools.most) for size in SIZES} - {most}):
         rows += contest(ranking, size, [1], options)
     return finish("rank", rows, SERVER_COLUMNS, options)
 

@@ -21,7 +21,6 @@ from benchmarks.peers.ratios import OURS
 
 PARTS = ("quality", "encode", "rerank", "search", "rank")
 PAGE = REPOSITORY / "docs" / "measurements" / "peers.md"
-FIGURES = REPOSITORY / "docs" / "figures"
 BEGIN, END = "<!-- peers: written by benchmarks.peers.report -->", "<!-- peers: end -->"
 
 
@@ -69,9 +68,7 @@ def main() -> int:
     (options.results / "goals.json").write_text(json.dumps(goals, indent=1) + "\n")
     if len(results) == len(PARTS):
         python = python_of("figures", options.cache)
-        drawn: list[str | Path] = ["-m", "benchmarks.peers.draw", files["rank"], FIGURES]
-        for script in (drawn, ["docs/draw.py"]):
-            subprocess.run([python, *script], check=True, cwd=REPOSITORY, env=limits(1))
+        subprocess.run([python, "docs/draw.py"], check=True, cwd=REPOSITORY, env=limits(1))
     return 0
 
 

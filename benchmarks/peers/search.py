@@ -1,6 +1,6 @@
 """Searching a pool for one context: polyrank's exact scan compared with one query of FAISS's flat index.
 
-    python -m benchmarks.peers.search [--data F] [--pool F [F...]] [--size 100000] [--threads 1 2] [--rounds 5]
+    python -m benchmarks.peers.search [--data F] [--pool F [F...]] [--rounds 5]
 
 Same rows, same contexts, same cores, in turns. polyrank scores every row with the 64 vectors of a context;
 FAISS compares it with the one vector that the published model makes of the same text. Both return ten rows. Prints a
@@ -16,7 +16,7 @@ from benchmarks.peers.compare import CALL_COLUMNS, finish, parser_of
 from benchmarks.peers.contest import contest, sides
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.goals import SEARCH_PEER
-from benchmarks.peers.pools import pools_of
+from benchmarks.peers.pools import MOST, pools_of
 from benchmarks.peers.ratios import OURS, ratios, rows
 from benchmarks.peers.search_worker import CODES_FILE, QUERIES_FILE, ROWS_FILE
 
@@ -35,12 +35,9 @@ def write_inputs(folder: Path, ranker: polyrank.VectorRanker, vectors: Path, tex
 
 
 def main() -> int:
-    parser = parser_of(__doc__)
-    parser.add_argument("--size", type=int, default=100_000, help="candidates; default: 100000")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    options = parser.parse_args()
+    options = parser_of(__doc__).parse_args()
     ranker, pools = pools_of(options)
-    _, vectors = pools.files(options.size)
+    _, vectors = pools.files(MOST)
     write_inputs(vectors.parent, ranker, vectors, inputs.contexts(options.data, CONTEXTS, options.seed))
     worker = ["-m", "benchmarks.peers.search_worker"]
     commands = {
@@ -48,10 +45,10 @@ def main() -> int:
         SEARCH_PEER: [python_of("openvino", options.cache), *worker, "flat", "--folder", vectors.parent],
     }
     found = []
-    for threads in options.threads:
+    for threads in (1, 2):
         with sides(commands, threads) as competitors:
             took = contest(competitors, "search", list(range(CONTEXTS)), options.rounds)
-        found += rows(took, CONTEXTS, {"work": f"a search of {options.size:,}", "threads": threads})
+        found += rows(took, CONTEXTS, {"work": f"a search of {MOST:,}", "threads": threads})
         print(f"{threads} threads: {ratios(took)}", file=sys.stderr, flush=True)
     return finish("search", found, CALL_COLUMNS[:-1], options)
 

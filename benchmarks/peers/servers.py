@@ -56,9 +56,9 @@ class Server:
 
 
 @contextmanager
-def polyrank(store: Path, settings: Mapping[str, object]) -> Iterator[Server]:
+def polyrank(store: Path) -> Iterator[Server]:
     """Run `polyrank serve`, which returns the ten best of the pool."""
-    with serving(store, settings) as running:
+    with serving(store) as running:
         with urllib.request.urlopen(f"{running.url}/info") as answer:
             model = json.load(answer)["model"]
         about = {"about": {name: model[name] for name in ("backend", "precision")}}

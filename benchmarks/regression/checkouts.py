@@ -62,7 +62,9 @@ class Checkout:
 
     def polyrank(self, *arguments: object, **variables: str) -> str:
         """Run one command to its end; returns what it printed. Exits where the command fails."""
-        line = [*self.command, *map(str, arguments)]
+        return self._run([*self.command, *map(str, arguments)], **variables)
+
+    def _run(self, line: Sequence[str], **variables: str) -> str:
         done = subprocess.run(line, env=self.environment(**variables), cwd=self.path, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"{' '.join(line)}: exit status {done.returncode}\n{done.stderr[-2000:]}")
@@ -75,11 +77,8 @@ class Checkout:
 
     def run_script(self, script: Path, *arguments: object) -> dict[str, Any]:
         """Run a script with this checkout's Python; returns the JSON object that it printed last."""
-        line = [str(self.python), str(script), *map(str, arguments)]
-        done = subprocess.run(line, env=self.environment(), cwd=self.path, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"{' '.join(line)}: exit status {done.returncode}\n{done.stderr[-2000:]}")
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        printed = self._run([str(self.python), str(script), *map(str, arguments)])
+        result: dict[str, Any] = json.loads(printed.splitlines()[-1])
         return result
 
     @contextmanager

@@ -174,6 +174,12 @@ def measured(checkouts: dict[str, Checkout], work: str, rounds: int) -> dict[str
     return {name: summary(each, UNITS.get(name, "s")) for name, each in taken.items()}
 
 
+def print_table(figures: dict[str, dict[str, Any]]) -> None:
+    """Print a row for each summary."""
+    rows = [cells(name, found) for name, found in figures.items()]
+    print(table(["median", "OLD", "NEW", "NEW / OLD", "middle half", "range", "processor time, NEW / OLD"], rows))
+
+
 def cells(name: str, found: dict[str, Any]) -> list[str]:
     low, high = found["middle_half"]
     least, most = found["range"]
@@ -199,8 +205,7 @@ def main() -> None:
         print(f"{work} ...", file=sys.stderr, flush=True)
         result["figures"] |= measured(checkouts, work, given.rounds)
     result["machine"]["load_after"] = machine({})["load"]
-    rows = [cells(name, found) for name, found in result["figures"].items()]
-    print(table(["median", "OLD", "NEW", "NEW / OLD", "middle half", "range", "processor time, NEW / OLD"], rows))
+    print_table(result["figures"])
     if given.json:
         print(json.dumps(result))
 

@@ -1,6 +1,6 @@
 """Compare how long two checkouts take to start, in turns, within one run: medians, and NEW / OLD with its spread.
 
-    python benchmarks/regression/start.py OLD NEW [--rounds 5] [--again] [--json]
+    python benchmarks/regression/start.py OLD NEW [--rounds 5]
 
     first   seconds of `serve` to ready, where nothing is kept from an earlier start
     second  seconds of `serve` to ready, after that
@@ -8,9 +8,8 @@
     build   seconds of a build of five replies, after that
     rank    seconds of `rank --store`, after that
 
-Every round of a side begins with an empty directory of caches; with --again there is one for all rounds, which a first
-start has filled, and `second` and `memory` are all that is measured. The side that begins changes with every round, and
-a ratio is taken within its round. Processor time, user and system, is of the process alone: other work on the machine
+Every round of a side begins with an empty directory of caches. The side that begins changes with every round, and a
+ratio is taken within its round. Processor time, user and system, is of the process alone: other work on the machine
 changes it much less. A line on standard error tells each round's figures.
 """
 
@@ -25,10 +24,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from checkouts import READY, Checkout, end_of, machine, running, table
-from same_speed import Round, Times, cells, in_turns, processor_seconds, summary
+from checkouts import READY, Checkout, end_of, running
+from same_speed import Round, Times, in_turns, print_table, processor_seconds, summary
 
 REPLIES = 5
 HUB = os.environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")  # base models stay where they are
@@ -58,8 +56,8 @@ def until_ready(checkout: Checkout, store: Path, variables: dict[str, str]) -> t
 
 
 @contextmanager
-def starting(checkout: Checkout, again: bool) -> Iterator[Round]:
-    """Build five replies with the checkout itself; a round starts everything once, or `again`."""
+def starting(checkout: Checkout) -> Iterator[Round]:
+    """Build five replies with the checkout itself; a round starts everything once."""
     with tempfile.TemporaryDirectory() as folder:
         pool, store = Path(folder, "pool.jsonl"), Path(folder, "store")
         with checkout.pool.open(encoding="utf-8") as lines:
@@ -67,26 +65,17 @@ def starting(checkout: Checkout, again: bool) -> Iterator[Round]:
         build = ("build", "--model", checkout.checkpoints / "chat-poly", "--pool", pool, "--store", store)
         checkout.polyrank(*build, "--backend", "torch", XDG_CACHE_HOME=folder, HF_HOME=HUB)
 
-        def second(variables: dict[str, str]) -> Times:
-            taken, megabytes = until_ready(checkout, store, variables)
-            return {"second": taken, "memory": [megabytes, None]}
-
         def round_() -> Times:
-            if again:
-                times = second(kept)
-                print(f"{checkout.path}: {json.dumps(times)}", file=sys.stderr, flush=True)
-                return times
             with tempfile.TemporaryDirectory() as caches:
                 variables = {"XDG_CACHE_HOME": caches, "HF_HOME": HUB}
-                times = {"first": until_ready(checkout, store, variables)[0], **second(variables)}
+                times: Times = {"first": until_ready(checkout, store, variables)[0]}
+                times["second"], megabytes = until_ready(checkout, store, variables)
+                times["memory"] = [megabytes, None]
                 times["build"] = timed(checkout, build, variables)
                 times["rank"] = timed(checkout, ("rank", "where is my parcel?", "--store", store), variables)
             print(f"{checkout.path}: {json.dumps(times)}", file=sys.stderr, flush=True)
             return times
 
-        kept = {"XDG_CACHE_HOME": str(Path(folder, "caches")), "HF_HOME": HUB}
-        if again:
-            until_ready(checkout, store, kept)
         yield round_
 
 
@@ -95,21 +84,14 @@ def main() -> None:
     parser.add_argument("old", metavar="OLD", type=Checkout)
     parser.add_argument("new", metavar="NEW", type=Checkout)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--again", action="store_true", help="measure second starts alone")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line, every round in it")
     given = parser.parse_args()
     if given.rounds < 1:
         parser.error("--rounds must be at least 1")
     checkouts = {"old": given.old, "new": given.new}
-    result: dict[str, Any] = {"machine": machine(checkouts), "rounds": given.rounds}
     with ExitStack() as stack:
-        sides = {side: stack.enter_context(starting(each, given.again)) for side, each in checkouts.items()}
+        sides = {side: stack.enter_context(starting(each)) for side, each in checkouts.items()}
         taken = in_turns(sides, given.rounds)
-    result["figures"] = {name: summary(each, "MB" if name == "memory" else "s") for name, each in taken.items()}
-    rows = [cells(name, found) for name, found in result["figures"].items()]
-    print(table(["median", "OLD", "NEW", "NEW / OLD", "middle half", "range", "processor time, NEW / OLD"], rows))
-    if given.json:
-        print(json.dumps(result))
+    print_table({name: summary(each, "MB" if name == "memory" else "s") for name, each in taken.items()})
 
 
 if __name__ == "__main__":

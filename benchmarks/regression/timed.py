@@ -8,44 +8,25 @@ checkpoints go there.
 """
 
 import contextlib
-import importlib
 import io
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from polyrank.service.cli import main as polyrank
+
 Times = dict[str, list[float | None]]  # by name: seconds, and seconds of the processor where they are known
 
-# Where names stand: first in the newer layout (the packages lie within `polyrank`, the scan in `model.search`), then in
-# the one before.
-PLACES = {
-    "main": ("polyrank.service.cli", "service.cli"),
-    "prepare": ("polyrank.model.search.scan", "model.scan"),
-    "Query": ("polyrank.model.search.scan", "polyrank.model.search.scan.values", "model.scan"),
-}
 ROWS, DIM, CODES, BEST = 100_000, 384, 64, 10
 SCANS = 5  # of a round, each of another context
 SCORE_SCALE = 20.0  # as of a shipped checkpoint
 NO_LOOKS = "0.0001"  # an epoch: no look at the selection slice between two steps
 MANY_STEPS = "1000000"
-
-
-def product(name: str) -> Any:
-    """Import a name of the product from where this checkout has it."""
-    for place in PLACES[name]:
-        try:
-            module = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            if error.name is None or not place.startswith(error.name):
-                raise  # a library is missing, not the place
-            continue
-        if hasattr(module, name):
-            return getattr(module, name)
-    sys.exit(f"{name} is in none of {', '.join(PLACES[name])}; add its new place to PLACES in {__file__}")
 
 
 class Clock:
@@ -90,20 +71,21 @@ def scan(orders: Orders, _checkout: Path, _folder: Path) -> None:
     """Random candidates and codes of length 1; another context for each scan of a round."""
     import numpy as np
 
+    from polyrank.model.search.scan import Query, prepare
+
     rng = np.random.default_rng(0)
 
     def unit(*shape: int) -> Any:
         drawn = rng.standard_normal(shape, dtype=np.float32)
         return drawn / np.linalg.norm(drawn, axis=-1, keepdims=True)
 
-    prepared = product("prepare")(unit(ROWS, DIM).astype(np.float16))
-    query = product("Query")
+    prepared = prepare(unit(ROWS, DIM).astype(np.float16))
     contexts = SCORE_SCALE * unit(SCANS, CODES, DIM)
 
     def round_() -> Times:
         clock = Clock()
         for codes in contexts:
-            (best,) = prepared.top_k([query(codes, BEST)])
+            (best,) = prepared.top_k([Query(codes, BEST)])
             assert len(best.rows) == BEST
         return {"scan": clock.read(SCANS)}
 
@@ -112,7 +94,7 @@ def scan(orders: Orders, _checkout: Path, _folder: Path) -> None:
 
 def build(orders: Orders, checkout: Path, folder: Path) -> None:
     """The sample pool, by `polyrank build`: seconds by its own account, and of the call, which loads the model too."""
-    main, counter = product("main"), iter(range(10**6))
+    counter = count()
     flags = ["--model", str(checkout / "checkpoints" / "chat-poly"), "--backend", "torch", "--json"]
     pool = str(checkout / "examples" / "support" / "pool.jsonl")
 
@@ -120,7 +102,7 @@ def build(orders: Orders, checkout: Path, folder: Path) -> None:
         printed, store = io.StringIO(), folder / f"store-{next(counter)}"
         clock = Clock()
         with contextlib.redirect_stdout(printed):
-            assert main(["build", "--pool", pool, "--store", str(store), *flags]) == 0
+            assert polyrank(["build", "--pool", pool, "--store", str(store), *flags]) == 0
         whole = clock.read()
         built = json.loads(printed.getvalue().splitlines()[-1])
         return {"build": [built["seconds"], None], "build with loading": whole}
@@ -144,7 +126,7 @@ def train(orders: Orders, checkout: Path, folder: Path) -> None:
     data = str(checkout / "examples" / "support" / "conversations.jsonl")
     flags = ["--base", "sentence-transformers/all-MiniLM-L6-v2", "--output", str(folder / "trained"), "--train", data]
     recipe = ["--batch-size", "32", "--steps", MANY_STEPS, "--looks", NO_LOOKS]
-    sys.exit(product("main")(["train", "--architecture", "poly", *flags, *recipe]) or "the run ended by itself")
+    sys.exit(polyrank(["train", "--architecture", "poly", *flags, *recipe]) or "the run ended by itself")
 
 
 if __name__ == "__main__":

@@ -13,17 +13,17 @@ from benchmarks.load import drive, overhead
 from benchmarks.load.figures import Answer
 from benchmarks.load.overhead import overhead_ms, processor_ms, rows, waits
 from benchmarks.load.stamped import PARTS
-from benchmarks.load.threads import spent
 from benchmarks.random_models import TINY, loaded, write_base
 
 from polyrank.model.inference.runners import Runner
 
 
 def test_what_a_thread_had_of_a_processor_is_counted() -> None:
-    before = spent(os.getpid())[threading.get_native_id()]
+    own, number = drive.Running("", os.getpid()), threading.get_native_id()
+    before = own.spent_by_thread()[number]
     while time.thread_time() < before + 0.1:
         pass
-    assert spent(os.getpid())[threading.get_native_id()] >= before + 0.05
+    assert own.spent_by_thread()[number] >= before + 0.05
 
 
 STAGES = {"queue": 2.0, "tokenize": 1.0, "encode": 10.0, "retrieve": 4.0, "fetch": 0.5, "score": 0.0, "rerank": 0.0}

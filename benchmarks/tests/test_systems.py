@@ -62,7 +62,6 @@ def test_every_system_has_a_recipe(system: str) -> None:
     assert systems.config_of(system, "base", 2, 0).seed == 0
 
 
-def test_the_options_change_the_recipe() -> None:
-    given = systems.options(None).parse_args(["--data", "d", "--output", "o", "--light", "--learning-rate", "3e-4"])
-    recipe = systems.recipe_of(given)("cross", "base", 30, 1)
-    assert (recipe.learning_rate, recipe.batch_size, recipe.max_turns) == (3e-4, 8, 2)
+def test_the_light_recipe_reads_less() -> None:
+    recipe = systems.light_config_of("cross", "base", 30, 1)
+    assert (recipe.batch_size, recipe.max_turns) == (8, 2)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from polyrank.model.evaluation.rankings import candidate_representations, context_encodings, gold_ties
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
-from polyrank.model.lexical.words import normalised
 from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.representations import Additions
 from polyrank.model.search.topk import scores_of
@@ -41,13 +40,6 @@ def firsts_of(ranker: VectorRanker, dialogues: Sequence[Dialogue]) -> Firsts:
         for dialogue, parts in zip(dialogues, scored, strict=True)
     ]
     return {part: np.array([each[part] for each in found], np.float64) for part in found[0]}
-
-
-def says_nothing_again(dialogue: Dialogue) -> bool:
-    """Say whether no wrong candidate is a turn of the context, but for case and punctuation."""
-    turns = {normalised(turn.text) for turn in dialogue.conversation.turns}
-    wrong = (text for place, text in enumerate(dialogue.candidates) if place != dialogue.label)
-    return not any(normalised(text) in turns for text in wrong)
 
 
 def _scores(ranker: VectorRanker, dialogues: Sequence[Dialogue]) -> Iterator[dict[str, NDArray[np.float32]]]:

@@ -118,7 +118,8 @@ def test_data_say_how_they_were_measured() -> None:
         assert all(data[each] for each in ("what", "source", "machine", "spread", "commands"))
 
 
-def test_every_figure_on_the_page_has_a_function_that_draws_it() -> None:
-    shown = re.findall(r"\]\(figures/(\w+)\.svg\)", (DOCS / "results.md").read_text(encoding="utf-8"))
+def test_every_figure_on_a_page_has_a_function_that_draws_it() -> None:
+    pages = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("results.md", "measurements/peers.md"))
+    shown = re.findall(r"\]\((?:\.\./)?figures/(\w+)\.svg\)", pages)
     drawn = re.findall(r"^def (\w+)\(\) -> Figure:", (DOCS / "draw.py").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert shown == drawn

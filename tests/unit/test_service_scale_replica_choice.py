@@ -1,12 +1,11 @@
-"""Which replica is asked, and what if it is slow or gone. Times are those of the event loop, and short."""
+"""Which replica is asked, and what if it is slow or gone. Time passes only while all wait."""
 
 import asyncio
 import math
-import time
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from simulated_time import SimulatedTime
 
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import PartMissing
@@ -61,26 +60,29 @@ def watched() -> Watched:
     return Watched()
 
 
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(work)
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": SimulatedTime().loop}
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def choice(watched: Watched, *shards: Shard, hedge_s: float = 0.02) -> ReplicaChoice:
-    made = ReplicaChoice(watched, hedge_s)
+    made = ReplicaChoice(watched, hedge_s, now)
     made.serve_with({"p": shards})
     return made
 
 
 async def ask(made: ReplicaChoice, seconds: float = math.inf, value: int = 7) -> Any:
-    return await made.ask("p", "search", lambda: (value,), time.monotonic() + seconds)
+    return await made.ask("p", "search", lambda: (value,), now() + seconds)
 
 
-def test_the_method_its_arguments_and_the_time_left_are_passed_on(watched: Watched) -> None:
+async def test_the_method_its_arguments_and_the_time_left_are_passed_on(watched: Watched) -> None:
     shard = Shard("a")
-    assert run(ask(choice(watched, shard), 5.0)) == "a"
-    [(method, arguments, left)] = shard.asked
-    assert (method, arguments) == ("search", (7,))
-    assert 4.5 < left <= 5.0
+    assert await ask(choice(watched, shard), 5.0) == "a"
+    assert shard.asked == [("search", (7,), 5.0)]
     assert (watched.results, watched.hedges) == (["ok"], [])
 
 
@@ -180,11 +182,9 @@ async def test_where_all_are_struck_nobody_waits_and_one_call_tries_it_later(wat
     assert watched.struck == {"p": 0}
 
 
-async def test_strikes_double(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    made = ReplicaChoice(watched, 1.0, clock=lambda: now[0])
+async def test_strikes_double(watched: Watched) -> None:
     shard = Shard("a", lost=True)
-    made.serve_with({"p": [shard]})
+    made = choice(watched, shard, hedge_s=1.0)
 
     async def tried() -> int:
         before = len(shard.asked)
@@ -194,16 +194,14 @@ async def test_strikes_double(watched: Watched, monkeypatch: pytest.MonkeyPatch)
 
     for wait in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
         assert await tried() == 1
-        now[0] += wait - 0.01
+        await asyncio.sleep(wait - 0.01)
         assert await tried() == 0
-        now[0] += 0.02
+        await asyncio.sleep(0.02)
 
 
 async def test_calls_that_fail_together_are_one_strike(watched: Watched) -> None:
-    now = [100.0]
-    made = ReplicaChoice(watched, 1.0, clock=lambda: now[0])
     shard = Shard("a", lost=True)
-    made.serve_with({"p": [shard]})
+    made = choice(watched, shard, hedge_s=1.0)
 
     async def ask_many() -> int:
         before = len(shard.asked)
@@ -213,13 +211,12 @@ async def test_calls_that_fail_together_are_one_strike(watched: Watched) -> None
 
     async def fails_later(*_: Any) -> Reply:
         shard.asked.append(())
-        await asyncio.sleep(0)
-        now[0] += 0.001
+        await asyncio.sleep(0.001)
         raise ReplicaLost("the process ended")
 
     shard.ask = fails_later
     assert await ask_many() == 8
-    now[0] += module.STRIKE_SECONDS
+    await asyncio.sleep(module.STRIKE_SECONDS)
     assert await ask_many() == 1, "after one strike it is tried"
 
 
@@ -235,9 +232,9 @@ async def test_an_answer_that_comes_after_its_strike_does_not_lift_it(watched: W
 async def test_a_slow_replica_is_hedged_and_struck(watched: Watched) -> None:
     slow = Shard("slow", 0.3)
     made = choice(watched, slow, Shard("quick"))
-    began = time.monotonic()
+    began = now()
     assert await ask(made) == "quick"
-    assert time.monotonic() - began < 0.25
+    assert now() - began == pytest.approx(0.02), "when the other one was asked, too"
     assert [await ask(made) for _ in range(3)] == ["quick"] * 3
     await made.close()
     assert watched.hedges == [True]
@@ -286,11 +283,12 @@ async def test_hedges_are_a_tenth_of_all_calls_at_most(watched: Watched, monkeyp
 
 
 async def test_without_a_given_delay_the_slowest_twentieth_is_hedged(watched: Watched) -> None:
-    shards = [Shard("a", 0.002), Shard("b", 0.002)]
+    shards = [Shard("a"), Shard("b")]
     made = choice(watched, *shards, hedge_s=0.0)
-    for _ in range(40):
+    for milliseconds in range(40, 0, -1):
+        shards[0].seconds = shards[1].seconds = milliseconds / 1000
         await ask(made)
-    assert made._delay() < 0.1
+    assert made._delay() == pytest.approx(0.039)
     shards[0].seconds = shards[1].seconds = 0.2
     before = len(shards[0].asked) + len(shards[1].asked)
     await ask(made)
@@ -301,10 +299,10 @@ async def test_without_a_given_delay_the_slowest_twentieth_is_hedged(watched: Wa
 async def test_a_part_that_is_late_is_missing_in_time(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LATE_SECONDS", 0.05)
     made = choice(watched, Shard("a", 5.0), hedge_s=0.01)
-    began = time.monotonic()
+    began = now()
     with pytest.raises(PartMissing, match="in time"):
         await ask(made, 0.5)
-    assert time.monotonic() - began < 4.0
+    assert now() - began == pytest.approx(0.5)
     with pytest.raises(PartMissing, match="struck"):
         await ask(made)
     await made.close()
