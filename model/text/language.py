@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 LANGUAGES = {
     "ar": "Arabic", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German",
     "el": "Greek", "en": "English", "es": "Spanish", "et": "Estonian", "fa": "Persian", "fi": "Finnish", "fr": "French",
@@ -21,17 +23,21 @@ LANGUAGES = {
 }  # fmt: skip
 """What is told apart: ISO 639-1, and what it is called."""
 
+_NOTHING_TOLD = float(np.finfo(np.float32).min)  # py3langid's score of the language named first, where none is told
 _MOST = 0.5  # a pool is in a model's languages unless more of its texts than this are not
 
 
 def count_languages(texts: Sequence[str]) -> dict[str, int]:
-    """Return how many texts look to be in each language, the most frequent first; those without letters count nowhere.
+    """Return how many texts look to be in each language, the most frequent first.
+
+    Texts without letters count nowhere, nor do short ones in which nothing tells a language, such as "OK".
 
     >>> count_languages(["Wann kommt mein Paket an?", "Das Paket ist noch unterwegs.", "12:30"])
     {'de': 2}
     """
     identifier = _identifier()
-    counts = Counter(identifier.classify(text)[0] for text in texts if any(map(str.isalpha, text)))
+    guesses = (identifier.classify(text) for text in texts if any(map(str.isalpha, text)))
+    counts = Counter(language for language, score in guesses if score > _NOTHING_TOLD)
     return dict(counts.most_common())
 
 

@@ -64,6 +64,15 @@ def test_polyrank_takes_these_options(page: str, words: list[str], capsys: pytes
             pytest.fail(f"{page}: {capsys.readouterr().err}")
 
 
+def test_adapters_of_our_checkpoints_are_trained_on_in_their_rank() -> None:
+    given = [PARSER.parse_args(words) for _, words in of("polyrank") if {"train", "--lora-rank"} <= {*words}]
+    ours = [told for told in given if (REPOSITORY / told.base / "polyrank.json").is_file()]
+    assert len(ours) > 1
+    for told in ours:
+        card = json.loads((REPOSITORY / told.base / "polyrank.json").read_bytes())
+        assert told.lora_rank == card["training"]["settings"]["lora_rank"], told.base
+
+
 @pytest.mark.parametrize(("page", "words"), of("make"), ids=names(of("make")))
 def test_make_has_these_targets(page: str, words: list[str]) -> None:
     targets = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))

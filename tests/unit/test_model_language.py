@@ -24,6 +24,11 @@ def test_the_most_frequent_language_comes_first() -> None:
     assert list(count_languages(mixed).items()) == [("de", 3), ("en", 1)], "texts without letters count nowhere"
 
 
+def test_short_texts_that_tell_no_language_count_nowhere() -> None:
+    assert count_languages(["OK", "No", "Ja", "Ne", "Sure", "Blue", "XL"]) == {}
+    assert count_languages(["OK", *REPLIES["de"]]) == {"de": 3}
+
+
 def test_half_of_a_pool_in_a_models_language_is_enough() -> None:
     assert foreign_to(("en",), {"de": 50, "en": 50}) == 0
     assert foreign_to(("en",), {"de": 51, "en": 49}) == 51
