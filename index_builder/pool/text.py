@@ -129,7 +129,7 @@ def column_kinds(paths: Sequence[Path], encoding: str | None, columns: Mapping[s
     true and false, such as `ja` and `nein`, a column must have both. Raises PoolInvalid as `csv_rows` does.
     """
     kinds: dict[str, type] = {}
-    points: dict[str, bool] = {}  # of columns of numbers that have points: whether one surely is that of decimals
+    points, decimals = Counter[str](), Counter[str]()  # of each column cells with a point; those that part no thousands
     commas: dict[str, bool] = {}  # of columns whose cells may all have decimal commas: whether one surely has
     answers: dict[str, set[str]] = {}  # of columns with two different cells at most
     for path in paths:
@@ -140,8 +140,8 @@ def column_kinds(paths: Sequence[Path], encoding: str | None, columns: Mapping[s
                     if name not in kinds:
                         commas[name], answers[name] = False, set()
                     kinds[name] = kind if kinds.get(name, kind) is kind else str
-                    if "." in cell:
-                        points[name] = points.get(name, False) or not _THOUSANDS.fullmatch(cell)
+                    points[name] += "." in cell
+                    decimals[name] += "." in cell and not _THOUSANDS.fullmatch(cell)
                 if name in commas:
                     if _COMMA_NUMBER.fullmatch(cell) and abs(_with_comma(cell)) < _MOST:
                         commas[name] |= "," in cell and not _THOUSANDS.fullmatch(cell)
@@ -152,7 +152,8 @@ def column_kinds(paths: Sequence[Path], encoding: str | None, columns: Mapping[s
                     if len(answers[name]) > 2:
                         del answers[name]
     typed: dict[str, Callable[[str], bool | float | str]] = {}
-    typed |= {name: _value for name, kind in kinds.items() if kind is not str and points.get(name, True)}
+    sure = {name for name in kinds if decimals[name] or not points[name]}
+    typed |= {name: _value for name, kind in kinds.items() if kind is not str and name in sure}
     typed |= {name: _with_comma for name, is_sure in commas.items() if is_sure}
     typed |= {name: _is_true for name, both in answers.items() if kinds[name] is str and are_true_and_false(both)}
     return {name: reads for name, reads in typed.items() if name not in OWN_FIELDS}
