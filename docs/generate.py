@@ -198,8 +198,8 @@ def _classes(model: type[BaseModel], before: str = "") -> tuple[str, str, str]:
             for own, more in zip(classes.values(), _classes(nested[0], f"{before}{name}."), strict=True):
                 own += [more] if more else []
         else:
-            done = ", ".join(f"`{value}`".lower() for value in mark.done) if isinstance(mark, RefusedField) else ""
-            classes[object if mark is None else type(mark)].append(f"`{before}{name}`" + (f" ({done})" if done else ""))
+            note = ", ".join(f"`{value}`".lower() for value in mark.defaults) if isinstance(mark, RefusedField) else ""
+            classes[object if mark is None else type(mark)].append(f"`{before}{name}`" + (f" ({note})" if note else ""))
     honoured, refused, ignored = map(", ".join, classes.values())
     return honoured, refused, ignored
 

@@ -174,7 +174,7 @@ class Updating:
         new = np.setdiff1d(np.arange(len(texts)), same, assume_unique=True)
         if len(new):
             encoded = await self._runtime.forwards.encode(serving.ranker, [texts[at] for at in new.tolist()], Journey())
-            made = Representations.join([made, rounded_all(encoded.made, serving.generation.manifest.dtype)])
+            made = Representations.join([made, rounded_all(encoded.representations, serving.generation.manifest.dtype)])
         place = {texts[at]: place for place, at in enumerate([*same.tolist(), *new.tolist()])}
         return maker, made.take([place[candidate.text] for candidate in candidates])
 

@@ -212,8 +212,8 @@ def _ready(request: Request) -> Serving | None:
     if request.app.state.draining:
         raise Draining
     resources: Resources = request.state.resources
-    asked = request.app.state.pools.values() if resources.pool == "" else [resources]
-    missing = [(one, one.live.reason()) for one in asked if one.has_pool and one.live.current is None]
+    of_pools = request.app.state.pools.values() if resources.pool == "" else [resources]
+    missing = [(one, one.live.reason()) for one in of_pools if one.has_pool and one.live.current is None]
     if missing:
         raise NotReady("; ".join(f"pool {one.pool}: {why}" if one.pool else why for one, why in missing))
     serving = resources.live.current

@@ -70,7 +70,7 @@ class PairScores(NamedTuple):
 class Embeddings(NamedTuple):
     """What was made of N texts, how many tokens it saw, how many texts lost their end, and seconds by stage."""
 
-    made: Representations
+    representations: Representations
     tokens: int
     cut: int
     seconds: dict[str, float]
@@ -109,8 +109,8 @@ class Forwards:
             return journey.measure(stage, partial(finish, steps))
         thread = self._tokenizer if letters <= SHARED_LETTERS else self._long_texts
         one = partial(journey.measure, stage, partial(step, steps))
-        for had in count():
-            is_done, result = await thread.run(had, letters, one, journey)
+        for turns in count():
+            is_done, result = await thread.run(turns, letters, one, journey)
             if is_done:
                 break
         return cast(T, result)
@@ -125,9 +125,9 @@ class Forwards:
         """
         half = journey.left / 2
 
-        def check(done: int) -> None:
-            if journey.seconds["tokenize"] > half and done < len(texts) / 2:
-                raise TimeTooShort(len(texts), done)
+        def check(ready: int) -> None:
+            if journey.seconds["tokenize"] > half and ready < len(texts) / 2:
+                raise TimeTooShort(len(texts), ready)
 
         return await self.tokenize(_candidate_steps(ranker, texts, check), letters_worth(texts), journey)
 
@@ -164,8 +164,8 @@ class Forwards:
         """Encode texts as candidates; errors as `candidates`."""
         tokens, cut = await self.tokenize_candidates(ranker, texts, journey)
         parts = await self.candidates(ranker, tokens, journey)
-        made = Representations.join(parts) if parts else Representations.none(ranker.dim, ranker.late_rows)
-        return Embeddings(made, sum(map(len, tokens)), cut, journey.seconds)
+        representations = Representations.join(parts) if parts else Representations.none(ranker.dim, ranker.late_rows)
+        return Embeddings(representations, sum(map(len, tokens)), cut, journey.seconds)
 
     async def late(
         self, ranker: VectorScorer, context: CountedContext, some: Representations, total: int, journey: Journey
@@ -236,15 +236,15 @@ class Forwards:
         scheduler = self.generations if lane in OF_GENERATIONS else self.scheduler
         began, ran = time.perf_counter(), 0.0
         try:
-            done = await scheduler.run(lane, work, journey.deadline)
-            ran = time.perf_counter() - began - done.waited
+            outcome = await scheduler.run(lane, work, journey.deadline)
+            ran = time.perf_counter() - began - outcome.waited
         except BaseException:
             ran = work.had
             raise
         finally:
             journey.seconds[stage] += ran
             journey.seconds["queue"] += time.perf_counter() - began - ran
-        return done.outputs
+        return outcome.outputs
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
@@ -309,8 +309,8 @@ class _CandidateBatch:
     ranker: VectorScorer
 
     def __call__(self, tokens: list[list[int]]) -> list[Representations]:
-        made = self.ranker.represent_candidate_batch(tokens)
-        return [made.take([at]) for at in range(len(tokens))]
+        representations = self.ranker.represent_candidate_batch(tokens)
+        return [representations.take([at]) for at in range(len(tokens))]
 
 
 @dataclass(frozen=True)

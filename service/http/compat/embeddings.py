@@ -66,10 +66,10 @@ async def embeddings(request: Request) -> Response:
     _check_dimensions(body.dimensions, serving)
     _check_dimensions(body.output_dimension, serving, "output_dimension")
     queries = are_queries(input_type=body.input_type, task=body.task, prompt_name=body.prompt_name)
-    made = await _embed(request, resources, serving, body, "input", texts, queries)
-    vectors = made.made.first if body.as_made else _unit(made.made.first)
-    answer = partial(openai.embeddings, vectors, served.name, made.tokens, request.state.request_id, body.as_base64)
-    return await _answer(request, answer, made, serving)
+    output = await _embed(request, resources, serving, body, "input", texts, queries)
+    vectors = output.representations.first if body.as_made else _unit(output.representations.first)
+    answer = partial(openai.embeddings, vectors, served.name, output.tokens, request.state.request_id, body.as_base64)
+    return await _answer(request, answer, output, serving)
 
 
 @router.post("/", response_model=tei.EmbedOut, openapi_extra=takes(tei.EmbedIn, DEADLINE_IN), **_TEI)
@@ -81,9 +81,9 @@ async def embed(request: Request) -> Response:
     serving = _require_vectors(resources.live.require())
     texts = _texts(resources, "inputs", body.inputs)
     _check_dimensions(body.dimensions, serving)
-    made = await _embed(request, resources, serving, body, "inputs", texts, are_queries(prompt_name=body.prompt_name))
-    vectors = made.made.first if body.normalize is False else _unit(made.made.first)
-    return await _answer(request, lambda: vectors, made, serving)
+    output = await _embed(request, resources, serving, body, "inputs", texts, are_queries(prompt_name=body.prompt_name))
+    vectors = output.representations.first if body.normalize is False else _unit(output.representations.first)
+    return await _answer(request, lambda: vectors, output, serving)
 
 
 @router.post("/v1/embed", **_COHERE)
@@ -99,11 +99,11 @@ async def cohere_embeddings(request: Request) -> Response:
     queries = are_queries(input_type=body.input_type)
     most = None if queries else serving.ranker.max_input_tokens
     await _checked(request, texts, partial(check_limit, "max_tokens", body.max_tokens, texts, most))
-    made = await _embed(request, resources, serving, body, "texts", texts, queries)
+    output = await _embed(request, resources, serving, body, "texts", texts, queries)
     version = "1" if path_of(request.scope) == "/v1/embed" else "2"
-    unit, request_id = _unit(made.made.first), request.state.request_id
-    answer = partial(cohere.embeddings, body, unit, made.tokens, made.cut, request_id, version)
-    return await _answer(request, answer, made, serving)
+    unit, request_id = _unit(output.representations.first), request.state.request_id
+    answer = partial(cohere.embeddings, body, unit, output.tokens, output.cut, request_id, version)
+    return await _answer(request, answer, output, serving)
 
 
 @router.post(
@@ -117,9 +117,9 @@ async def similarity(request: Request) -> Response:
     serving = _require_vectors(resources.live.require())
     _texts(resources, "inputs.sentences", inputs.sentences)
     texts = _texts(resources, "inputs", [inputs.source_sentence, *inputs.sentences])
-    made = await _embed(request, resources, serving, how, "inputs", texts, are_queries(prompt_name=how.prompt_name))
-    vectors = _unit(made.made.first)
-    return await _answer(request, lambda: vectors[1:] @ vectors[0], made, serving)
+    output = await _embed(request, resources, serving, how, "inputs", texts, are_queries(prompt_name=how.prompt_name))
+    vectors = _unit(output.representations.first)
+    return await _answer(request, lambda: vectors[1:] @ vectors[0], output, serving)
 
 
 @router.post("/tokenize", response_model=tei.TokenizeOut, openapi_extra=takes(tei.TokenizeIn, DEADLINE_IN), **_TOKENIZE)
@@ -140,11 +140,11 @@ async def tokenize(request: Request) -> Response:
 
 def _tokens(ranker: VectorScorer, wrapped: bool, text: str) -> bytes:
     [pieces] = ranker.pieces([text], wrapped)
-    told = ((piece, piece.span or (None, None)) for piece in pieces)
+    spans = ((piece, piece.span or (None, None)) for piece in pieces)
     return orjson.dumps(
         [
             {"id": each.id, "text": each.text, "special": each.span is None, "start": start, "stop": stop}
-            for each, (start, stop) in told
+            for each, (start, stop) in spans
         ]
     )
 
@@ -185,8 +185,8 @@ def _texts(resources: Resources, where: str, sent: str | list[str]) -> list[str]
     return texts
 
 
-def _check_dimensions(asked: int | None, serving: Serving, where: str = "dimensions") -> None:
-    if asked and asked != serving.ranker.dim:
+def _check_dimensions(dim: int | None, serving: Serving, where: str = "dimensions") -> None:
+    if dim and dim != serving.ranker.dim:
         raise InvalidInput(f"{where}: the model's vectors have {serving.ranker.dim}; leave it out")
 
 
@@ -204,9 +204,9 @@ async def _embed(
         await _checked(request, texts, partial(_check_queries, where, texts))
     embed = unranked.embed_queries if queries else unranked.embed
     doing = embed(resources.runtime, serving, texts, bodies.journey(request, resources.settings))
-    made = await bodies.while_connected(request, doing)
-    body.check_cut(made.cut, longest, documents=not queries)  # a query loses its beginning
-    return made
+    output = await bodies.while_connected(request, doing)
+    body.check_cut(output.cut, longest, documents=not queries)  # a query loses its beginning
+    return output
 
 
 async def _checked(request: Request, texts: Sequence[str], check: Callable[[], None]) -> None:
@@ -225,10 +225,13 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit
 
 
-async def _answer(request: Request, answer: Callable[[], Any], made: Embeddings, serving: Serving) -> Response:
-    request.state.account = Account(serving.generation.id, seconds=made.seconds)
-    facts = served_models.headers_of(request, made.seconds, made.cut, serving.ranker.fingerprint, serving.generation.id)
-    body = await bodies.beside(request, lambda: orjson.dumps(answer(), _in_rows), made.made.first.size // 16)
+async def _answer(request: Request, answer: Callable[[], Any], output: Embeddings, serving: Serving) -> Response:
+    request.state.account = Account(serving.generation.id, seconds=output.seconds)
+    facts = served_models.headers_of(
+        request, output.seconds, output.cut, serving.ranker.fingerprint, serving.generation.id
+    )
+    numbers = output.representations.first.size // 16
+    body = await bodies.beside(request, lambda: orjson.dumps(answer(), _in_rows), numbers)
     return Response(body, headers=facts, media_type="application/json")
 
 

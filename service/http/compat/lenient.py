@@ -52,7 +52,7 @@ class RefusedField:
     """Marks a field that asks for what is not done here; it may be empty, or hold what is done anyway."""
 
     why: str
-    done: tuple[Any, ...] = ()
+    defaults: tuple[Any, ...] = ()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return no_info_after_validator_function(self._checked, handler(source))
@@ -63,11 +63,11 @@ class RefusedField:
     @property
     def described(self) -> str:
         """What may stand there, and why nothing else."""
-        done = " or ".join(["empty", *(f"`{value}`".lower() for value in self.done)])
-        return f"{done}; else refused: {self.why}"
+        choices = " or ".join(["empty", *(f"`{value}`".lower() for value in self.defaults)])
+        return f"{choices}; else refused: {self.why}"
 
     def _checked(self, value: Any) -> Any:
-        if value is None or value in ("", [], {}) or _flag(value) in self.done:
+        if value is None or value in ("", [], {}) or _flag(value) in self.defaults:
             return value
         raise ValueError(f"{self.why}; leave it out")
 
@@ -139,12 +139,12 @@ Task = Literal["retrieval.query", "retrieval.passage"]
 _QUERIES: Final = ("query", "search_query", "retrieval.query")
 
 
-def are_queries(**said: str | None) -> bool:
+def are_queries(**fields: str | None) -> bool:
     """Whether texts are to be embedded as queries, that is as contexts, or else as candidates.
 
     Raises InvalidInput if one field says so, and another says that they are documents.
     """
-    given = {name: value in _QUERIES for name, value in said.items() if value is not None}
-    if len(set(given.values())) > 1:
-        raise InvalidInput(f"{' and '.join(given)}: one asks for queries, another for documents; give one of them")
-    return any(given.values())
+    is_query = {name: value in _QUERIES for name, value in fields.items() if value is not None}
+    if len(set(is_query.values())) > 1:
+        raise InvalidInput(f"{' and '.join(is_query)}: one asks for queries, another for documents; give one of them")
+    return any(is_query.values())

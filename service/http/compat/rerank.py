@@ -168,8 +168,8 @@ async def _score(
         line = line_of(served.scorer, counts_words=words is not None)
         scored = _Scored(read.scores, read.tokens, read.truncation, read.seconds, line=line)
     else:
-        given = tuple(SentCandidate(None, text) for text in texts)
-        todo = RankRequest(conversation=conversation, candidates=given, top_k=len(texts))
+        candidates = tuple(SentCandidate(None, text) for text in texts)
+        todo = RankRequest(conversation=conversation, candidates=candidates, top_k=len(texts))
         ranked = await resources.engine.rank(served.serving, todo, journey)
         scores = np.empty(len(texts), np.float32)
         for place in ranked.places:

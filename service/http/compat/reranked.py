@@ -188,12 +188,12 @@ class Reranked:
     @property
     def warnings(self) -> list[str]:
         """What was cut, in words."""
-        said = []
+        cuts = []
         if self.cut.tokens:
-            said.append(f"truncated: the query lost {self.cut.tokens} tokens")
+            cuts.append(f"truncated: the query lost {self.cut.tokens} tokens")
         if self.cut.candidates:
-            said.append(f"truncated: {self.cut.candidates} documents lost their end")
-        return said
+            cuts.append(f"truncated: {self.cut.candidates} documents lost their end")
+        return cuts
 
 
 _NO_TEXTS = ("id", "image")  # Jina's clients send pictures so, by address or in base64

@@ -54,20 +54,20 @@ router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADM
     response_model=CandidatesOut,
     responses=fails(InvalidInput, NotReady, ListOutdated, RevisionNotReached, DeadlineExceeded, ShardsMissing),
 )
-async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Response:
+async def listed(request: Request, query: Annotated[ListIn, Query()]) -> Response:
     """List candidates, page after page. A page may hold fewer than `limit`, or none: go on until `next` is null."""
     resources: Resources = request.state.resources
     journey = bodies.journey(request, resources.settings)
-    serving = await _reached(resources, wanted, journey)
+    serving = await _reached(resources, query, journey)
     pool, at = Pool(resources.runtime, serving, journey), (0, 0)
-    if wanted.after is not None:
-        at = _position(wanted.after, serving)
-    found, after = await pool.page(*at, wanted.limit, wanted.conditions)
+    if query.after is not None:
+        at = _position(query.after, serving)
+    page, after = await pool.page(*at, query.limit, query.conditions)
     notes = None
-    if wanted.conditions is not None and not found.candidates and after is None:
-        notes = await pool.filter_notes(wanted.conditions)
+    if query.conditions is not None and not page.candidates and after is None:
+        notes = await pool.filter_notes(query.conditions)
     answer = {
-        "candidates": [_fields(candidate) for candidate in found.candidates],
+        "candidates": [_fields(candidate) for candidate in page.candidates],
         "next": None if after is None else f"{serving.generation.id}.{after[0]}.{after[1]}",
         **({"notes": notes} if notes else {}),
         **_origin(serving),
@@ -84,13 +84,13 @@ async def upsert(request: Request) -> UpsertedOut:
     bodies.check_count(rows, resources.settings)
     bodies.check_lengths("candidates", [sent.text for sent in rows], resources.settings)
 
-    def made() -> list[Candidate]:
+    def to_candidates() -> list[Candidate]:
         return [Candidate(each, row.text, row.metadata) for each, row in zip(body.ids, rows, strict=True)]
 
-    candidates = await bodies.beside(request, made, len(rows))
+    candidates = await bodies.beside(request, to_candidates, len(rows))
     with writing(resources):
-        done = await bodies.while_connected(request, resources.updating.upsert(candidates))
-    return UpsertedOut(generation=done.generation, revision=done.revision, upserted=len(candidates))
+        update = await bodies.while_connected(request, resources.updating.upsert(candidates))
+    return UpsertedOut(generation=update.generation, revision=update.revision, upserted=len(candidates))
 
 
 @router.post("/delete", response_model=DeletedOut, openapi_extra=takes(DeleteIn), responses=fails(*_UPDATES, body=True))
@@ -100,9 +100,9 @@ async def delete(request: Request) -> Response:
     body = await bodies.read(request, DeleteIn)
     ids = await bodies.beside(request, lambda: [*dict.fromkeys(body.ids)], len(body.ids))
     with writing(resources):
-        done = await resources.updating.delete(ids)
-    told = {"generation": done.generation, "revision": done.revision, "deleted": len(ids) - len(done.missing)}
-    rendered = orjson.dumps({**told, "missing_ids": done.missing})
+        update = await resources.updating.delete(ids)
+    answer = {"generation": update.generation, "revision": update.revision, "deleted": len(ids) - len(update.missing)}
+    rendered = orjson.dumps({**answer, "missing_ids": update.missing})
     return Response(rendered, media_type="application/json")
 
 
@@ -112,21 +112,21 @@ async def delete(request: Request) -> Response:
     response_model=StoredOut,
     responses=fails(InvalidInput, CandidateNotFound, NotReady, RevisionNotReached, ShardsMissing),
 )
-async def stored(request: Request, candidate_id: str, wanted: Annotated[ReadIn, Query()]) -> dict[str, Any]:
+async def stored(request: Request, candidate_id: str, query: Annotated[ReadIn, Query()]) -> dict[str, Any]:
     """Return a candidate by its id. In the path, percent-encode what a URL does not hold."""
     resources: Resources = request.state.resources
     journey = bodies.journey(request, resources.settings)
-    serving = await _reached(resources, wanted, journey)
-    found = await Pool(resources.runtime, serving, journey).candidate(candidate_id)
-    if found is None:
+    serving = await _reached(resources, query, journey)
+    candidate = await Pool(resources.runtime, serving, journey).candidate(candidate_id)
+    if candidate is None:
         raise CandidateNotFound(candidate_id)
-    return {**_fields(found), **_origin(serving)}
+    return {**_fields(candidate), **_origin(serving)}
 
 
-async def _reached(resources: Resources, wanted: ReadIn, journey: Journey) -> Serving:
-    if wanted.min_revision is None:
+async def _reached(resources: Resources, query: ReadIn, journey: Journey) -> Serving:
+    if query.min_revision is None:
         return resources.live.require()
-    return await resources.updating.reached(wanted.min_revision, journey)
+    return await resources.updating.reached(query.min_revision, journey)
 
 
 def _position(after: str, serving: Serving) -> tuple[int, int]:

@@ -42,15 +42,15 @@ async def classify(request: Request) -> ClassifyOut:
     if classifier.reads_pairs and not conversation.turns:
         raise InvalidInput("context: is required: the classifier reads a context and a text")
     doing = unranked.classify(resources.runtime, conversation, body.texts, journey)
-    told = await bodies.while_connected(request, doing)
-    request.state.account = Account(None, [], told.seconds)
-    cut = with_unread(told.truncation, body, conversation)
-    spent = {**told.seconds, "total": time.monotonic() - request.state.arrived}
-    best = np.argmax(told.probabilities, axis=1).tolist()
+    output = await bodies.while_connected(request, doing)
+    request.state.account = Account(None, [], output.seconds)
+    cut = with_unread(output.truncation, body, conversation)
+    spent = {**output.seconds, "total": time.monotonic() - request.state.arrived}
+    best = np.argmax(output.probabilities, axis=1).tolist()
     return ClassifyOut(
         results=[
             ClassedOut(label=classifier.labels[at], probability=float(row[at]), probabilities=classifier.by_label(row))
-            for at, row in zip(best, told.probabilities, strict=True)
+            for at, row in zip(best, output.probabilities, strict=True)
         ],
         model=ModelOut(
             name=classifier.name, architecture=classifier.network.architecture, fingerprint=classifier.fingerprint

@@ -67,8 +67,8 @@ def _served(resources: Resources, which: str) -> Serving:
     return trial
 
 
-def _rendered(request: Request, serving: Serving, explained: Explained, asked: ExplainIn, read: Conversation) -> bytes:
-    answer = answer_of(serving, explained, asked, read)
+def _rendered(request: Request, serving: Serving, explained: Explained, body: ExplainIn, read: Conversation) -> bytes:
+    answer = answer_of(serving, explained, body, read)
     spent = {**explained.seconds, "total": time.monotonic() - request.state.arrived}
     answer["timings_ms"] = {stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}
     answer["request_id"] = request.state.request_id
@@ -85,14 +85,14 @@ def to_request(body: ExplainIn, settings: Settings) -> ExplainRequest:
     return ExplainRequest(ranking=ranking, occlusion=body.occlusion, cross=body.cross)
 
 
-def answer_of(serving: Serving, explained: Explained, asked: ExplainIn, read: Conversation) -> dict[str, Any]:
+def answer_of(serving: Serving, explained: Explained, body: ExplainIn, read: Conversation) -> dict[str, Any]:
     """Return the fields of an `ExplainOut`, except those that belong to the request (timings, id).
 
     read: what was explained of the conversation that was sent.
     """
-    model, cut = serving.generation.manifest.model, with_unread(explained.truncation, asked, read)
-    placed = _placing(asked, read)
-    against = _relatives(explained, asked.rival())
+    model, cut = serving.generation.manifest.model, with_unread(explained.truncation, body, read)
+    placed = _placing(body, read)
+    against = _relatives(explained, body.rival())
     return {
         "context": {
             "tokens": [
@@ -108,7 +108,7 @@ def answer_of(serving: Serving, explained: Explained, asked: ExplainIn, read: Co
             "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
         },
         "candidates": [
-            _candidate(explained, each, beside, asked, placed)
+            _candidate(explained, each, beside, body, placed)
             for each, beside in zip(explained.candidates, against, strict=True)
         ],
         "unexplained": [{"part": part, "why": why} for part, why in explained.unexplained.items()],
@@ -122,13 +122,13 @@ def answer_of(serving: Serving, explained: Explained, asked: ExplainIn, read: Co
 Placed = Callable[[int | None, int | None, int | None], dict[str, int | None]]
 
 
-def _placing(asked: ExplainIn, read: Conversation) -> Placed:
+def _placing(body: ExplainIn, read: Conversation) -> Placed:
     """Return what tells where a span of a turn that was read stands in the text that was sent."""
-    said = asked.said().turns
+    turns = body.said().turns
 
     @cache
     def places(turn: int) -> list[int]:
-        return asked.places(turn)[len(said[turn].text) - len(read.turns[turn].text) :]
+        return body.places(turn)[len(turns[turn].text) - len(read.turns[turn].text) :]
 
     def placed(turn: int | None, start: int | None, end: int | None) -> dict[str, int | None]:
         if turn is None or start is None or end is None:
@@ -144,40 +144,40 @@ def _relatives(explained: Explained, rival: int | None) -> Sequence[Scores | Non
     None where contributions are not told, or where the rival is missing: nothing can be compared with it.
     """
     tokens = [each.explanation.tokens for each in explained.candidates]
-    told = [each for each in tokens if each is not None]
+    contributions = [each for each in tokens if each is not None]
     positions = [each.place.index for each in explained.candidates]
-    if not told or len(told) < len(tokens) or (rival is not None and rival not in positions):
+    if not contributions or len(contributions) < len(tokens) or (rival is not None and rival not in positions):
         return [None] * len(tokens)
     against = None if rival is None else positions.index(rival)
-    return [*(explained.late_weight * relative(np.stack(told), against))]
+    return [*(explained.late_weight * relative(np.stack(contributions), against))]
 
 
 def _candidate(
-    explained: Explained, each: ExplainedCandidate, beside: Scores | None, asked: ExplainIn, placed: Placed
+    explained: Explained, each: ExplainedCandidate, beside: Scores | None, body: ExplainIn, placed: Placed
 ) -> dict[str, Any]:
     weight, explanation = explained.late_weight, each.explanation
     words = sum(term.value for term in each.terms or ())
     tokens = None if explanation.tokens is None else weight * explanation.tokens
     pairs = None if explanation.pairs is None else weight * explanation.pairs
-    told = 0.0 if tokens is None else float(tokens.sum())
+    by_tokens = 0.0 if tokens is None else float(tokens.sum())
     return {
         "index": each.place.index,
         "id": each.place.id,
         "text": each.place.text,
         "score": each.place.score,
-        "explained": told + words,
-        "rest": None if pairs is None else told - float(pairs.sum()),
+        "explained": by_tokens + words,
+        "rest": None if pairs is None else by_tokens - float(pairs.sum()),
         "effective_codes": None if explanation.codes is None else explanation.codes.effective,
         "tokens": None if tokens is None else tokens,
         "relative": None if beside is None else beside,
-        **_codes(explanation.codes, weight, words, asked.codes),
+        **_codes(explanation.codes, weight, words, body.codes),
         "reply_tokens": None if pairs is None else pairs.sum(axis=0),
         "reply": {
             "tokens": [
                 {"text": token.text, "start": token.start, "end": token.end, "word": token.word} for token in each.reply
             ]
         },
-        "pairs": pairs.astype(np.float32) if asked.pairs and pairs is not None else None,
+        "pairs": pairs.astype(np.float32) if body.pairs and pairs is not None else None,
         "occlusion": None if each.occlusion is None else [_number(n) for n in (weight * each.occlusion).tolist()],
         "words": _words(each.terms),
         "cross": None if each.pair is None else _pair(each.pair, placed),

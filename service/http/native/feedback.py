@@ -49,11 +49,11 @@ async def feedback(request: Request) -> FeedbackOut:
         raise NotConfigured("feedback: this server records none; start it with --feedback ids or --feedback texts")
     bodies.check_lengths("events", [event.text for event in body.events if event.text is not None], resources.settings)
     now = time.time()
-    told = [
+    events = [
         Event(id=each.event_id, at=now, ranking=each.ranking_id, kind=each.kind, reply=each.id, text=each.text)
         for each in body.events
     ]
     with writing(resources):
         async with bodies.journey(request, resources.settings).in_time():
-            taken = await resources.feedback.add(told, request.state.principal.name)
-    return FeedbackOut(**taken._asdict(), request_id=request.state.request_id)
+            counts = await resources.feedback.add(events, request.state.principal.name)
+    return FeedbackOut(**counts._asdict(), request_id=request.state.request_id)

@@ -72,12 +72,12 @@ async def rebuild(
     sent = body.candidates or ()
     bodies.check_lengths("candidates", [candidate.text for candidate in sent], resources.settings)
     rows = map(PoolCandidateIn.model_dump, sent)  # lazily: `jobs` writes them in a thread, and there may be many
-    wanted = Rebuild(pool=body.pool, encoding=body.encoding, candidates=rows, model=body.model, activate=body.activate)
+    todo = Rebuild(pool=body.pool, encoding=body.encoding, candidates=rows, model=body.model, activate=body.activate)
     with writing(resources):
         if not resources.has_pool:
             resources.live.require()
         record = await resources.jobs.start(
-            wanted, await request.body(), key, has_active=resources.live.current is not None
+            todo, await request.body(), key, has_active=resources.live.current is not None
         )
     return _started(request, record, response)
 

@@ -88,10 +88,10 @@ async def rank(request: Request) -> Response:
     resources: Resources = request.state.resources
     body = await bodies.read(request, RankIn)
     journey = bodies.journey(request, resources.settings, body.timeout_ms)
-    done = await bodies.while_connected(request, answered(request, resources, body, journey))
-    request.state.account = done.account
-    headers = {X_CACHE: done.cache} if done.cache else None
-    return Response(completed(request, done), headers=headers, media_type="application/json")
+    outcome = await bodies.while_connected(request, answered(request, resources, body, journey))
+    request.state.account = outcome.account
+    headers = {X_CACHE: outcome.cache} if outcome.cache else None
+    return Response(completed(request, outcome), headers=headers, media_type="application/json")
 
 
 class Answered(NamedTuple):
@@ -107,22 +107,22 @@ async def answered(request: Request, resources: Resources, body: RankIn, journey
     """Rank what a checked body asks for, or take the answer from the cache; record it where the server does."""
     todo = await bodies.beside(request, partial(to_request, body, resources.settings), len(body.candidates or ()))
     feedback, caller, sided = resources.feedback if body.log else None, request.state.principal.name, NO_SIDE
-    asked = None if feedback is None else feedback.asked(body.conversation, caller)
+    recording = None if feedback is None else feedback.asked(body.conversation, caller)
     answer = partial(_answer, request, resources, body, todo)
     if body.min_revision is not None:
-        done = await answer(await resources.updating.reached(body.min_revision, journey), journey)
+        outcome = await answer(await resources.updating.reached(body.min_revision, journey), journey)
     else:
         serving = served(resources, body.generation)
         is_free = body.expect is None and "generation" not in body.model_fields_set  # to be answered by either side
-        sharing = resources.trials.sharing if is_free and asked is not None else None
-        if feedback is None or asked is None or sharing is None:
-            done = await answer(serving, journey)
+        sharing = resources.trials.sharing if is_free and recording is not None else None
+        if feedback is None or recording is None or sharing is None:
+            outcome = await answer(serving, journey)
         else:
-            place = feedback.place_of(asked, caller, sharing[0].trial.generation)
-            done, sided = await by_share(*sharing, serving, place, journey, answer, resources.metrics)
-    if feedback is None or asked is None or not feedback.record(asked, done.answer, body.said(), *sided):
-        return done
-    return done._replace(ranking=asked.ranking)
+            place = feedback.place_of(recording, caller, sharing[0].trial.generation)
+            outcome, sided = await by_share(*sharing, serving, place, journey, answer, resources.metrics)
+    if feedback is None or recording is None or not feedback.record(recording, outcome.answer, body.said(), *sided):
+        return outcome
+    return outcome._replace(ranking=recording.ranking)
 
 
 async def _answer(
@@ -132,9 +132,9 @@ async def _answer(
         _check_expected(body.expect, serving)
     key = None if resources.results is None else _cache_key(request, resources, serving, body)
     if resources.results is not None and key is not None:
-        kept = await resources.results.get(key, journey.budget, _is_answer)
-        if kept is not None:
-            return Answered(kept, "hit", Account(serving.generation.id))
+        cached = await resources.results.get(key, journey.budget, _is_answer)
+        if cached is not None:
+            return Answered(cached, "hit", Account(serving.generation.id))
     ranked = await resources.engine_for(serving).rank(serving, todo, journey)
     ranked = replace(ranked, truncation=with_unread(ranked.truncation, body, todo.conversation))
     letters = sum(len(place.text) for place in ranked.places)
@@ -152,11 +152,11 @@ def served(resources: Resources, which: Which) -> Serving:
     return resources.trials.require() if which == "trial" else resources.live.require()
 
 
-def completed(request: Request, done: Answered) -> bytes:
+def completed(request: Request, outcome: Answered) -> bytes:
     """Add to an answer what belongs to this request: timings, the ranking's id and its own."""
-    spent = {**(done.account.seconds or _NO_SECONDS), "total": time.monotonic() - request.state.arrived}
+    spent = {**(outcome.account.seconds or _NO_SECONDS), "total": time.monotonic() - request.state.arrived}
     timings = {stage: round(value * 1000, 3) for stage, value in spent.items()}
-    return _joined(done.answer, timings, request.state.request_id, done.ranking)
+    return _joined(outcome.answer, timings, request.state.request_id, outcome.ranking)
 
 
 def _joined(answer: bytes, timings_ms: Mapping[str, float], request_id: str, ranking: str | None = None) -> bytes:
@@ -164,12 +164,12 @@ def _joined(answer: bytes, timings_ms: Mapping[str, float], request_id: str, ran
     return answer[:-1] + b"," + orjson.dumps({"timings_ms": timings_ms, **recorded, "request_id": request_id})[1:]
 
 
-def _is_answer(found: bytes) -> bool:
+def _is_answer(answer: bytes) -> bool:
     """Whether bytes from elsewhere are an answer that can be completed and sent; call it beside the event loop."""
     try:
-        told = orjson.loads(_joined(found, {**_NO_SECONDS, "total": 0.0}, ""))
-        RankOut.model_validate({**told, "results": told["results"][:1]}, strict=True)
-        for result in told["results"][1:]:  # 1000 at once would take 7 ms, in which the event loop could not go on
+        fields = orjson.loads(_joined(answer, {**_NO_SECONDS, "total": 0.0}, ""))
+        RankOut.model_validate({**fields, "results": fields["results"][:1]}, strict=True)
+        for result in fields["results"][1:]:  # 1000 at once would take 7 ms, in which the event loop could not go on
             ResultOut.model_validate(result, strict=True)
     except (LookupError, TypeError, ValueError):
         return False
@@ -215,7 +215,7 @@ def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
 def with_unread(cut: Truncation, body: SaidIn, read: Conversation) -> Truncation:
     """Return what was cut, together with what `checked_conversation` did not read; four letters count as a token."""
     pairs = zip(body.said().turns, read.turns, strict=True)
-    unread = sum(len(sent.text) - len(kept.text) for sent, kept in pairs)
+    unread = sum(len(sent.text) - len(turn.text) for sent, turn in pairs)
     return replace(cut, tokens=cut.tokens + -(-unread // LETTERS_A_TOKEN)) if unread else cut
 
 
@@ -225,7 +225,7 @@ def checked_candidates(sent: Sequence[str | CandidateIn], settings: Settings) ->
     candidates = tuple(
         SentCandidate(None, one) if isinstance(one, str) else SentCandidate(one.id, one.text) for one in sent
     )
-    bodies.check_lengths("candidates", [given.text for given in candidates if given.text is not None], settings)
+    bodies.check_lengths("candidates", [each.text for each in candidates if each.text is not None], settings)
     return candidates
 
 
@@ -245,17 +245,17 @@ def _cache_key(request: Request, resources: Resources, serving: Serving, body: R
 
     Callers that may do the same, by their scopes, share answers.
     """
-    told = ",".join(request.headers.getlist("cache-control")).lower().split(",")
-    if not {"no-cache", "no-store"}.isdisjoint(map(str.strip, told)):
+    directives = ",".join(request.headers.getlist("cache-control")).lower().split(",")
+    if not {"no-cache", "no-store"}.isdisjoint(map(str.strip, directives)):
         return None
-    asked = body.model_dump(mode="json", exclude=_NOT_IN_THE_ANSWER)
+    fields = body.model_dump(mode="json", exclude=_NOT_IN_THE_ANSWER)
     # Each back-end rounds in its own way, and so does each precision, and each calibration for int8.
     used = [model for model in (serving.ranker, resources.runtime.scorer) if model is not None]
     models = [(model.fingerprint, model.backend, model.rounding) for model in used]
     # The revision counts the updates, the checksum says which they are: a log from a backup reuses the numbers.
     of = serving.generation.id, serving.snapshot.revision, serving.checksum, models
     scopes = sorted(request.state.principal.scopes)
-    return sha256(orjson.dumps([scopes, of, asked], option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return sha256(orjson.dumps([scopes, of, fields], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def _rendered(resources: Resources, serving: Serving, ranked: Ranked) -> bytes:
@@ -373,13 +373,13 @@ async def _entry(
             return _refused(request, resources, body)
         allowed = [each for each in (timeout_ms, body.timeout_ms) if each is not None]
         journey = bodies.journey(request, resources.settings, min(allowed, default=None))
-        done = await answered(request, resources, body, journey)
+        outcome = await answered(request, resources, body, journey)
     except RankingError as error:
         return _refused(request, resources, error)
     except Exception as error:
         return _refused(request, resources, shortage_in(error) or RankingError("unexpected"), error)
     resources.metrics.series(resources.metrics.batch_entries, str(200)).inc()
-    return _Entry(200, b'"answer":%s' % completed(request, done), done.account)
+    return _Entry(200, b'"answer":%s' % completed(request, outcome), outcome.account)
 
 
 def _refused(request: Request, resources: Resources, error: RankingError, cause: Exception | None = None) -> _Entry:

@@ -64,16 +64,16 @@ def policy(page: bytes) -> str:
 
 
 def _below(folder: Traversable, path: str) -> list[tuple[str, File]]:
-    found: list[tuple[str, File]] = []
+    entries: list[tuple[str, File]] = []
     for each in folder.iterdir():
         if each.is_dir():
-            found += _below(each, f"{path}{each.name}/")
+            entries += _below(each, f"{path}{each.name}/")
         elif (ending := each.name[each.name.rfind(".") :]) in _TYPES:
             content = each.read_bytes()
             # Weak: an answer may be compressed on its way.
             etag = f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
-            found.append((path + each.name, File(content, _TYPES[ending], etag)))
-    return found
+            entries.append((path + each.name, File(content, _TYPES[ending], etag)))
+    return entries
 
 
 PATH = "/playground"
@@ -104,9 +104,9 @@ async def file(request: Request, name: str) -> Response:
 def _answer(request: Request, name: str) -> Response:
     if name not in _FILES:
         raise HTTPException(404)
-    found = _FILES[name]
-    headers = {**_HEADERS, "ETag": found.etag}
-    known = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
-    if found.etag in known or "*" in known:
+    entry = _FILES[name]
+    headers = {**_HEADERS, "ETag": entry.etag}
+    etags = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
+    if entry.etag in etags or "*" in etags:
         return Response(status_code=304, headers=headers)
-    return Response(found.content, media_type=found.media_type, headers=headers)
+    return Response(entry.content, media_type=entry.media_type, headers=headers)

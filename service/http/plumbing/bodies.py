@@ -88,10 +88,10 @@ async def _received(request: Request) -> bytes:
 def _checked(kind: type[M], body: bytes, most: int, bound: int) -> M:
     body = _in_utf8(body)
     if bound > INLINE_VALUES:
-        found = marks(body)
-        if (values := count_values(found)) >= most:
+        signs = marks(body)
+        if (values := count_values(signs)) >= most:
             raise errors.TooManyValues(most)
-        if values > MAX_FIELDS and (fields := most_fields(found)) > MAX_FIELDS:
+        if values > MAX_FIELDS and (fields := most_fields(signs)) > MAX_FIELDS:
             raise errors.BodyInvalid([("", f"an object in the body has {fields} fields; {MAX_FIELDS} are the most")])
     try:
         return kind.model_validate_json(body)
@@ -174,7 +174,7 @@ def marks(body: bytes) -> NDArray[np.uint8]:
 
     After the first syntax error they mean nothing, because no parser reads on there.
     """
-    found, inside, escaped = [np.empty(0, np.uint8)], np.uint8(0), False
+    blocks, inside, escaped = [np.empty(0, np.uint8)], np.uint8(0), False
     for start in range(0, len(body), BLOCK_BYTES):
         text = body[start + escaped : start + BLOCK_BYTES].replace(rb"\\", b"").replace(rb"\"", b"")
         escaped = text.endswith(b"\\")
@@ -182,8 +182,8 @@ def marks(body: bytes) -> NDArray[np.uint8]:
         within = np.bitwise_xor.accumulate((block == _QUOTE).view(np.uint8)) ^ inside  # 1 from a string's first quote
         inside = within[-1] if len(within) else inside
         kinds = block | _CASE
-        found.append(block[((block == _COMMA) | (kinds == _BRACE) | (kinds == _CLOSING)) & (within == 0)])
-    return np.concatenate(found)
+        blocks.append(block[((block == _COMMA) | (kinds == _BRACE) | (kinds == _CLOSING)) & (within == 0)])
+    return np.concatenate(blocks)
 
 
 def count_values(marks: NDArray[np.uint8]) -> int:

@@ -36,7 +36,7 @@ class Unzipped:
         self.more = True
         self._receive, self._limit = receive, limit
         self._decoder = zlib.decompressobj(_GZIP_WINDOW)
-        self._received = self._given = 0
+        self._received = self._released = 0
         self._waiting = b""  # compressed, not yet looked at
         self._goes_on = False  # there may be more without new input
 
@@ -48,7 +48,7 @@ class Unzipped:
                 if not self.more or message["type"] != "http.request":
                     return message
                 self._take(message)
-            is_little = len(self._waiting) <= FEW_BYTES and self._given < PIECE_BYTES
+            is_little = len(self._waiting) <= FEW_BYTES and self._released < PIECE_BYTES
             piece = self._decompressed() if is_little else await asyncio.to_thread(self._decompressed)
             if piece or not (self.more or self._goes_on):
                 return {"type": "http.request", "body": piece, "more_body": self.more or self._goes_on}
@@ -68,10 +68,10 @@ class Unzipped:
             raise BodyMalformed("the body is no gzip, as Content-Encoding says") from None
         self._waiting = self._decoder.unconsumed_tail + self._waiting[PIECE_BYTES:]
         self._goes_on = bool(self._waiting) or len(piece) == PIECE_BYTES
-        self._given += len(piece)
+        self._released += len(piece)
         if self._decoder.unused_data:
             raise BodyMalformed("something follows the gzip stream in the body")
-        if self._received - len(self._waiting) > 2 * self._given + PIECE_BYTES:  # gzip adds a thousandth at most
+        if self._received - len(self._waiting) > 2 * self._released + PIECE_BYTES:  # gzip adds a thousandth at most
             raise BodyMalformed("the gzip stream in the body is longer than what comes out of it")
         if not (self.more or self._goes_on or self._decoder.eof):
             raise BodyMalformed("the gzip stream in the body has no end")

@@ -63,8 +63,8 @@ class Requests:
         state = scope.setdefault("state", {})
         began = state.setdefault("arrived", time.monotonic())  # a connection knows it before it is its turn
         headers = Headers(scope=scope)
-        given = headers.get("x-request-id", "")
-        request_id = given if REQUEST_ID.fullmatch(given) else f"{self._random.getrandbits(128):032x}"
+        sent_id = headers.get("x-request-id", "")
+        request_id = sent_id if REQUEST_ID.fullmatch(sent_id) else f"{self._random.getrandbits(128):032x}"
         state.update(request_id=request_id, account=Account())
         status = 0
 
@@ -112,8 +112,8 @@ class Requests:
             fields["stages_ms"] = {stage: round(value * 1000, 3) for stage, value in account.seconds.items()}
         if account.refused:
             fields["refused"] = dict(account.refused)
-        known = {name: value for name, value in fields.items() if value is not None}
-        log.log(logging.DEBUG if route in QUIET else logging.INFO, "request", extra={"fields": known})
+        logged = {name: value for name, value in fields.items() if value is not None}
+        log.log(logging.DEBUG if route in QUIET else logging.INFO, "request", extra={"fields": logged})
 
 
 _POOLS = "/pools/"
@@ -151,7 +151,7 @@ class Answers:
             return
         is_head = scope["method"] == "HEAD"
         begin: Message = {}
-        asked = {**scope, "method": "GET"} if is_head else scope
+        as_get = {**scope, "method": "GET"} if is_head else scope
 
         async def send_message(message: Message) -> None:
             nonlocal begin
@@ -171,10 +171,10 @@ class Answers:
             await send({**message, "body": body[at:]})
 
         try:
-            await self.app(asked, receive, send_message)
+            await self.app(as_get, receive, send_message)
         finally:
             if is_head:
-                scope["route"] = asked.get("route")  # `Requests`, around this, counts by it
+                scope["route"] = as_get.get("route")  # `Requests`, around this, counts by it
 
 
 # All bodies in flight together may take so many times the bound of one; bodies up to SMALL_BYTES do not count.
@@ -193,7 +193,7 @@ class BodyBound:
 
     def __init__(self, app: ASGIApp, limit: int, metrics: Metrics, in_form: InForm) -> None:
         self.app, self.limit, self.metrics, self.in_form = app, limit, metrics, in_form
-        self._held, self._most_held = 0, BODIES_HELD * limit
+        self._bytes, self._most_bytes = 0, BODIES_HELD * limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -206,21 +206,21 @@ class BodyBound:
             await self._refuse(scope, receive, send, more=True)
             return
         unzipped = Unzipped(receive, self.limit) if headers.get("content-encoding", "").lower() == CODING else None
-        received = held = 0
+        received = counted = 0
         answering, more = False, True
 
         async def receive_bounded() -> Message:
-            nonlocal received, held, more
+            nonlocal received, counted, more
             message = await (unzipped or receive)()
             received += len(message.get("body", b""))
             more = unzipped.more if unzipped else message.get("more_body", False)
             if received > self.limit:
                 raise BodyTooLarge(self.limit)
             if received > SMALL_BYTES:
-                self._held += received - held
-                held = received
-                if self._held > self._most_held:
-                    raise BodiesHeld(self._most_held)
+                self._bytes += received - counted
+                counted = received
+                if self._bytes > self._most_bytes:
+                    raise BodiesHeld(self._most_bytes)
             return message
 
         async def send_watched(message: Message) -> None:
@@ -235,7 +235,7 @@ class BodyBound:
             if answering:
                 raise
         finally:
-            self._held -= held
+            self._bytes -= counted
         await self._refuse(scope, receive, send, unzipped.more if unzipped else more)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, more: bool) -> None:
@@ -292,10 +292,10 @@ class Hosts:
     all names that end so, and `*` for every name.
     """
 
-    def __init__(self, given: Sequence[str], bound: str) -> None:
-        self._any = "*" in given
-        self._names = {"localhost", bound.lower(), *given}
-        self._ends = (".localhost", *(name[1:] for name in given if name.startswith("*.")))
+    def __init__(self, names: Sequence[str], bound: str) -> None:
+        self._any = "*" in names
+        self._names = {"localhost", bound.lower(), *names}
+        self._ends = (".localhost", *(name[1:] for name in names if name.startswith("*.")))
         self._bound = _address(bound)
 
     def allow(self, host: str) -> bool:

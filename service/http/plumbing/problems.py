@@ -71,8 +71,8 @@ def from_error(error: RankingError, request_id: str, base: str = "") -> ProblemA
     job = None
     if isinstance(error, index.JobConflict):
         job = f"{error.base if isinstance(error, service.OtherPoolBuilt) else base}/index/jobs/{error.job_id}"
-    found = error.found if isinstance(error, service.BodyInvalid) else [("", str(error))]
-    errors = [ErrorOut(where=where, what=encodable(what)) for where, what in found] if error.status == 422 else None
+    mistakes = error.found if isinstance(error, service.BodyInvalid) else [("", str(error))]
+    errors = [ErrorOut(where=where, what=encodable(what)) for where, what in mistakes] if error.status == 422 else None
     detail = "the server's log has the details under this request id" if error.status == 500 else str(error)
     answer = ProblemAnswer(type(error), detail, request_id, errors, job)
     retry_after = getattr(error, "retry_after_seconds", 5 if error.status == 503 else None)
