@@ -134,7 +134,7 @@ class Answer(NamedTuple, Generic[T]):
 
     parts: list[T]
     available: bool
-    asked: bool = True
+    was_asked: bool = True
 
 
 class RedisServer:
@@ -179,18 +179,18 @@ class RedisServer:
     def read(self, what: str, steps: Sequence[Callable[[], T]], budget: Budget) -> Answer[T]:
         """Take the steps one after the other, as many as the budget allows; an outage is no error."""
         if budget.left < LEAST_SECONDS or (ticket := self._reads.admit()) is None:
-            return Answer([], available=False, asked=False)
+            return Answer([], available=False, was_asked=False)
         parts: list[T] = []
         why: StoreUnavailable | None = None
         began, until = time.monotonic(), time.monotonic() + budget.left
         try:
-            asked = self._readers.submit(_take, steps, parts, until)
+            reading = self._readers.submit(_take, steps, parts, until)
             with budget.spending():
-                asked.result(budget.left)
+                reading.result(budget.left)
         except StoreUnavailable as error:
             why = error
         except TimeoutError:
-            asked.cancel()
+            reading.cancel()
         finally:
             waited = time.monotonic() - began
             if not parts:  # not even the first step was in time

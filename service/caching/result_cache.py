@@ -66,10 +66,10 @@ class ResultCache:
     ) -> tuple[bytes | None, str, float]:
         """Return the answer in Redis, the result to count if there is none, and for how many more seconds it holds."""
         name = _name(key)
-        got = redis.read("get_result", [partial(_value, redis, name)], budget)
-        if not got.parts:
-            return None, "error" if got.asked else "miss", 0.0
-        [(value, left_ms)] = got.parts
+        response = redis.read("get_result", [partial(_value, redis, name)], budget)
+        if not response.parts:
+            return None, "error" if response.was_asked else "miss", 0.0
+        [(value, left_ms)] = response.parts
         if value is None:
             return None, "miss", 0.0
         opened = redis.seal.opened(name, value)

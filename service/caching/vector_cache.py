@@ -40,14 +40,14 @@ class Lru:
 
     def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
         """Return the values of keys, in the order asked; None where there is none."""
-        found = []
+        values = []
         with self._lock:
             for key in keys:
                 value = self._entries.get(key)
                 if value is not None:
                     self._entries.move_to_end(key)
-                found.append(value)
-        return found
+                values.append(value)
+        return values
 
     def put_many(self, entries: Iterable[tuple[Key, bytes]]) -> None:
         """Add values, or replace them; a value larger than `max_bytes` is not kept."""
@@ -92,15 +92,15 @@ class RedisTier:
         starts = range(0, len(names), self._stored.at_once)
         steps = [partial(self._stored.get_many, names[start : start + self._stored.at_once]) for start in starts]
         answer = self._server.read(f"get_{self._tier}", steps, budget)
-        found: list[bytes | None] = []
+        values: list[bytes | None] = []
         for rows, counts, status in answer.parts:
-            known = known_of(status, self._count, self._tier).tolist()
+            hits = known_of(status, self._count, self._tier).tolist()
             content, ends = rows.tobytes(), (np.cumsum(counts) * rows.itemsize * rows.shape[1]).tolist()
-            each = zip([0, *ends], ends, known, strict=False)
-            found += [content[start:end] if is_known else None for start, end, is_known in each]
-        if answer.asked:
-            self._count(self._tier, "error", len(names) - len(found))
-        return found + [None] * (len(names) - len(found)), answer.available
+            each = zip([0, *ends], ends, hits, strict=False)
+            values += [content[start:end] if is_known else None for start, end, is_known in each]
+        if answer.was_asked:
+            self._count(self._tier, "error", len(names) - len(values))
+        return values + [None] * (len(names) - len(values)), answer.available
 
     def write(self, names: Sequence[str], rows: Any) -> None:
         """Put the rows of each name in the background, if Redis can keep up."""
@@ -115,7 +115,7 @@ class RedisTier:
 class Cached(NamedTuple):
     """What a cache knew of N names."""
 
-    known: NDArray[np.bool_]  # which of them, (N,)
+    is_known: NDArray[np.bool_]  # which of them, (N,)
     rows: NDArray[Any]  # those of the first that is known, then those of the next, and so on, (R, D)
     counts: NDArray[np.int64]  # of the rows of each known name
     available: bool  # whether it answered
@@ -144,10 +144,10 @@ class RowsCache:
             self._count(MEMORY_TIER, "miss", len(names) - hits)
         gaps, available = [at for at, value in enumerate(values) if value is None], True
         if self._redis is not None and gaps:
-            found, available = self._redis.read([names[at] for at in gaps], budget)
-            for at, value in zip(gaps, found, strict=True):
+            fetched, available = self._redis.read([names[at] for at in gaps], budget)
+            for at, value in zip(gaps, fetched, strict=True):
                 values[at] = value
-            self._remember((names[at], value) for at, value in zip(gaps, found, strict=True) if value is not None)
+            self._remember((names[at], value) for at, value in zip(gaps, fetched, strict=True) if value is not None)
         whole = [value for value in values if value is not None]
         counts = np.array([len(value) for value in whole], np.int64) // (self._dim * self._dtype.itemsize)
         rows = np.frombuffer(bytearray().join(whole), self._dtype).reshape(-1, self._dim)  # may be written to
@@ -155,8 +155,8 @@ class RowsCache:
 
     def write(self, names: Sequence[str], rows: Any) -> None:
         """Put the rows of each name, or vectors (N, D), into memory and, in the background, into Redis."""
-        made = (np.ascontiguousarray(each, self._dtype).tobytes() for each in rows)
-        self._remember(zip(names, made, strict=True))
+        values = (np.ascontiguousarray(each, self._dtype).tobytes() for each in rows)
+        self._remember(zip(names, values, strict=True))
         if self._redis is not None:
             self._redis.write(names, rows)
 
@@ -181,21 +181,21 @@ class TextCache:
         Returns what was made of those that are known, which of all these are (N,), and whether the cache answered.
         """
         names = _names(texts)
-        known, vectors, _, available = self._vectors.read(names, budget)
+        is_known, vectors, _, available = self._vectors.read(names, budget)
         if self._rows is None:
-            return Representations(vectors), known, available
-        places = np.flatnonzero(known)
+            return Representations(vectors), is_known, available
+        places = np.flatnonzero(is_known)
         late = self._rows.read([names[at] for at in places.tolist()], budget)
-        known[places] = late.known
-        made = Representations(vectors[late.known], late.rows, late.counts)
-        return made, known, available and late.available
+        is_known[places] = late.is_known
+        representations = Representations(vectors[late.is_known], late.rows, late.counts)
+        return representations, is_known, available and late.available
 
-    def write(self, texts: Sequence[str], made: Representations) -> None:
+    def write(self, texts: Sequence[str], representations: Representations) -> None:
         """Put what was made of texts, in the store's dtype."""
         names = _names(texts)
-        self._vectors.write(names, made.first)
-        if self._rows is not None and made.late is not None and made.counts is not None:
-            self._rows.write(names, each_of(made.late, made.counts))
+        self._vectors.write(names, representations.first)
+        if self._rows is not None and representations.late is not None and representations.counts is not None:
+            self._rows.write(names, each_of(representations.late, representations.counts))
 
 
 def _names(texts: Sequence[str]) -> list[str]:

@@ -66,8 +66,8 @@ def largest_of(encode: Encode, rows: int) -> Largest:
 
     A model that scales vectors to unit length gets a bound just above 1. Others get room for texts that differ more.
     """
-    made = encode(_TEXTS)
-    return Largest(rows, _longest(made.first), math.inf if made.late is None else _longest(made.late))
+    outputs = encode(_TEXTS)
+    return Largest(rows, _longest(outputs.first), math.inf if outputs.late is None else _longest(outputs.late))
 
 
 def _longest(rows: NDArray[np.floating]) -> float:
@@ -101,9 +101,9 @@ class MatrixVectors:
 
     def gather(self, rows: NDArray[np.int64], budget: Budget, *, first_only: bool = False) -> Gathered:
         own = self._generation.embeddings
-        made = Representations(own.gather(rows)) if first_only else own.representations(rows)
-        self._count("matrix", "hit", len(rows) if made.late is None else 2 * len(rows))
-        return made, True
+        representations = Representations(own.gather(rows)) if first_only else own.representations(rows)
+        self._count("matrix", "hit", len(rows) if representations.late is None else 2 * len(rows))
+        return representations, True
 
     def matrix(self) -> NDArray[Any]:
         return self._generation.embeddings.matrix
@@ -147,9 +147,9 @@ class RedisVectors:
         """
         own, candidates = self._generation.embeddings, self._generation.candidates.rows(rows)
         ids = [candidate.id for candidate in candidates]
-        known, found, _, available = self._cache.read(ids, budget)
-        vectors, gaps = np.empty((len(ids), own.dim), own.dtype), np.flatnonzero(~known)
-        vectors[known] = found
+        is_known, fetched, _, available = self._cache.read(ids, budget)
+        vectors, gaps = np.empty((len(ids), own.dim), own.dtype), np.flatnonzero(~is_known)
+        vectors[is_known] = fetched
         if len(gaps):
             vectors[gaps] = np.take(self.matrix(), rows[gaps], axis=0)
             self._count("matrix", "hit", len(gaps))
@@ -157,7 +157,7 @@ class RedisVectors:
             return Representations(vectors), available
         assert self._rows is not None, "a second stage has rows"
         late = self._rows.read(ids, budget)
-        lacking = np.flatnonzero(~late.known)
+        lacking = np.flatnonzero(~late.is_known)
         if not len(lacking):
             return Representations(vectors, late.rows, late.counts), available and late.available
         if own.late.has_rows:
@@ -165,16 +165,16 @@ class RedisVectors:
             self._count("matrix", "hit", len(lacking))
         else:
             if late.available:
-                more, counts = self._made(self._rows, [candidates[at] for at in lacking[:MOST_MADE].tolist()])
+                more, counts = self._encoded(self._rows, [candidates[at] for at in lacking[:MOST_MADE].tolist()])
             if not late.available or len(lacking) > MOST_MADE:
                 raise StoreUnavailable("rows of the second stage are neither in Redis nor on the disk")
-        places = np.concatenate([np.flatnonzero(late.known), lacking])
+        places = np.concatenate([np.flatnonzero(late.is_known), lacking])
         every = np.concatenate([late.rows, more]), np.concatenate([late.counts, counts])
         return Representations(vectors[places], *every).take(np.argsort(places)), available and late.available
 
-    def _made(self, cache: RowsCache, candidates: Sequence[Candidate]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        made = rounded_all(self._encode([each.text for each in candidates]), self._generation.manifest.dtype)
-        _, (rows, counts) = made.blocks()
+    def _encoded(self, cache: RowsCache, candidates: Sequence[Candidate]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        representations = rounded_all(self._encode([each.text for each in candidates]), self._generation.manifest.dtype)
+        _, (rows, counts) = representations.blocks()
         cache.write([each.id for each in candidates], each_of(rows, counts))
         return rows, counts
 
@@ -191,15 +191,15 @@ class RedisVectors:
             start, end = end, end + len(ids)
             try:
                 fetched = loader.get_many(ids)
-                known = known_of(fetched.status, self._count, "redis")
-                matrix[start:end][known] = fetched.rows
+                is_known = known_of(fetched.status, self._count, "redis")
+                matrix[start:end][is_known] = fetched.rows
             except StoreUnavailable as error:
                 self._count("redis", "error", len(ids))
                 log.warning("redis is unavailable; doing without", extra={"fields": {"why": error}})
                 if own.has_matrix:
                     return None
-                known = np.zeros(len(ids), bool)
-            gaps = np.flatnonzero(~known)
+                is_known = np.zeros(len(ids), bool)
+            gaps = np.flatnonzero(~is_known)
             if own.has_matrix:
                 matrix[start + gaps] = own.gather(start + gaps)
                 self._count("matrix", "hit", len(gaps))

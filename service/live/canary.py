@@ -20,7 +20,7 @@ class Canary:
 
     trial: Trial
     fresh_at: float | None = None  # when it last had all updates, on the monotonic clock; None: not yet
-    asked: int = 0  # answers asked of it for its share
+    answers: int = 0  # answers asked of it for its share
     replaced: int = 0  # those of them that the live generation gave, for what is its fault
     withdrawn: str | None = None  # why it is asked no more; None: it is
     _in_a_row: int = 0
@@ -37,7 +37,7 @@ class Canary:
 
         None: it gave the answer itself.
         """
-        self.asked += 1
+        self.answers += 1
         if why in NO_FAULT or not is_fault:
             return
         if why is None:
@@ -48,5 +48,5 @@ class Canary:
             self._last = why
         if self._in_a_row >= MOST_IN_A_ROW:
             self.withdrawn = f"{self._in_a_row} answers in a row had to be replaced; the last one: {self._last}"
-        elif self.asked >= LEAST_ASKED and self.replaced >= MOST_SHARE * self.asked:
-            self.withdrawn = f"{self.replaced} of {self.asked} answers had to be replaced; the last one: {self._last}"
+        elif self.answers >= LEAST_ASKED and self.replaced >= MOST_SHARE * self.answers:
+            self.withdrawn = f"{self.replaced} of {self.answers} answers had to be replaced; the last one: {self._last}"

@@ -125,9 +125,9 @@ def warm_up_ranker(ranker: VectorScorer) -> None:
         text = "hello " * words
         context, _ = finish(ranker.context_steps(Conversation.of(text)))
         contexts = ranker.represent_context_batch([context] * count)
-        made = ranker.represent_candidate_batch(ranker.tokenize_candidates([text] * count)[0])
+        candidates = ranker.represent_candidate_batch(ranker.tokenize_candidates([text] * count)[0])
         if ranker.late_rows is not None:
-            ranker.late_scores(contexts[0], made)
+            ranker.late_scores(contexts[0], candidates)
 
 
 @telling("warming up the reranker")

@@ -122,7 +122,7 @@ class Opener:
     ) -> None:
         self._count, self._caches, self._load, self._device = count, caches, load, device
         self._warm_up = warm_up
-        self._known: weakref.WeakKeyDictionary[VectorScorer, Largest] = weakref.WeakKeyDictionary()
+        self._bounds: weakref.WeakKeyDictionary[VectorScorer, Largest] = weakref.WeakKeyDictionary()
         self._loaded: weakref.WeakValueDictionary[str, VectorScorer] = weakref.WeakValueDictionary()  # by fingerprint
         self._loading = threading.Lock()
 
@@ -139,9 +139,9 @@ class Opener:
         ranker = self.ranker(manifest, parts[0].model_directory)
         device = self._device if ARCHITECTURES[ranker.architecture].embeds else "cpu"  # words are read there
         searchable = [self.searchable(part, self._vectors(part, ranker), device) for part in parts]
-        for part, found in zip(parts, searchable, strict=True):
+        for part, own in zip(parts, searchable, strict=True):
             # Every revision holds the vectors, so the last request that holds one of them closes the part's maps.
-            weakref.finalize(found.vectors, part.close).atexit = False
+            weakref.finalize(own.vectors, part.close).atexit = False
         return Opened(ranker, self.texts(manifest, ranker), tuple(searchable))
 
     @staticmethod
@@ -161,9 +161,9 @@ class Opener:
         Raises GenerationCorrupt if it lacks what its model keeps for a second stage.
         """
         with self._loading:
-            known = self._loaded.get(manifest.model.fingerprint)
-            if known is not None:
-                return known
+            loaded = self._loaded.get(manifest.model.fingerprint)
+            if loaded is not None:
+                return loaded
             ranker, is_first = self._read(manifest, directory), not self._loaded
             with runs_here(manifest):
                 self._warm_up(ranker)
@@ -174,15 +174,15 @@ class Opener:
         return ranker
 
     def _read(self, manifest: Manifest, directory: Path) -> VectorScorer:
-        wanted = manifest.model.fingerprint
+        fingerprint = manifest.model.fingerprint
         try:
             ranker: VectorScorer = self._load(str(directory))
         except InvalidInput as error:  # a back-end says so of a model that it cannot run
             raise ModelError(f"{manifest.model.name} does not run here: {error}") from error
         if not ARCHITECTURES[ranker.architecture].retrieves:
             raise CheckpointInvalid(f"a {ranker.architecture}-encoder cannot search a pool")
-        if ranker.fingerprint != wanted:
-            raise FingerprintMismatch(wanted, ranker.fingerprint)
+        if ranker.fingerprint != fingerprint:
+            raise FingerprintMismatch(fingerprint, ranker.fingerprint)
         if ranker.late_rows != manifest.late:
             raise GenerationCorrupt(manifest.id, "it does not hold what its model keeps for a second stage")
         return ranker
@@ -202,10 +202,10 @@ class Opener:
         rows = ranker.max_input_tokens + 1  # a marker
         if self._caches is None or self._caches.server is None:
             return Largest(rows)  # vectors come from nobody but the model
-        if ranker not in self._known:  # a large model takes seconds for it
+        if ranker not in self._bounds:  # a large model takes seconds for it
             with runs_here(manifest):
-                self._known[ranker] = largest_of(partial(encode_texts, ranker), rows)
-        return self._known[ranker]
+                self._bounds[ranker] = largest_of(partial(encode_texts, ranker), rows)
+        return self._bounds[ranker]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from polyrank.service.live.searchable import SearchStatus
 from polyrank.service.observe.metrics import Metrics
 
 # What CURRENT named, and its stamp, which changes when the same id is activated again.
-_Seen = tuple[str, tuple[int, int] | None]
+_Pointer = tuple[str, tuple[int, int] | None]
 
 # Under which what is refused is counted.
 _KINDS = {GenerationCorrupt: "corrupt", FingerprintMismatch: "fingerprint", ModelError: "model", Shortage: "shortage"}
@@ -113,7 +113,7 @@ class Live(Generic[S]):
         self._store, self._metrics = store, metrics
         self._reranks_by_words, self.absent = reranks_by_words, absent
         self._switching, self._replacing, self._refusing = threading.Lock(), threading.Lock(), threading.Lock()
-        self._seen: _Seen | None = None  # CURRENT when it was last followed
+        self._followed: _Pointer | None = None  # CURRENT when it was last followed
         self._unreadable: str | None = None  # whose log `take_over` could not read
 
     def require(self) -> S:
@@ -135,16 +135,16 @@ class Live(Generic[S]):
     def start(self) -> None:
         """Serve the active generation; if it is refused, one that may stand in for it; else log why none is served."""
         with self._switching:
-            self._seen = self._look()
+            self._followed = self._look()
             for generation in self._store.serving_order():
                 try:
                     self._serve(self.load(generation))
                     return
                 except (RankingError, OSError) as error:
-                    told = error if isinstance(error, RankingError) else GenerationCorrupt(generation, str(error))
-                    self._refuse(generation, told)
+                    refusal = error if isinstance(error, RankingError) else GenerationCorrupt(generation, str(error))
+                    self._refuse(generation, refusal)
                     if isinstance(error, Shortage | OSError):
-                        self._seen = None  # so that `follow_current` tries again
+                        self._followed = None  # so that `follow_current` tries again
             if self.absent is None:
                 log.warning("not ready", extra={"fields": {"why": self.reason()}})
 
@@ -154,9 +154,9 @@ class Live(Generic[S]):
         Raises Shortage or OSError if it could not be tried now; the next call tries again.
         """
         with self._switching:
-            seen = self._look()
-            if seen is not None and seen != self._seen:
-                named, _ = seen
+            pointer = self._look()
+            if pointer is not None and pointer != self._followed:
+                named, _ = pointer
                 if self.current is None or self.current.generation.id != named:
                     try:
                         self._serve(self.load(named))
@@ -165,7 +165,7 @@ class Live(Generic[S]):
                         self._refuse(named, error)
                         if isinstance(error, Shortage):
                             raise
-                self._seen = seen  # only now: after an error that is no refusal it is tried again
+                self._followed = pointer  # only now: after an error that is no refusal it is tried again
             serving = self.current
             if serving is not None and (take_up := self.holder.sped_up(serving)) is not None:
                 with self._replacing:  # another thread may have taken over updates meanwhile
@@ -201,9 +201,9 @@ class Live(Generic[S]):
                 self.holder.let_go(history[-1])
 
     def _serve_active(self, loaded: S) -> S:
-        seen = loaded.generation.id, self._store.stamp()
+        pointer = loaded.generation.id, self._store.stamp()
         serving = self._serve(loaded)
-        self._seen = seen  # only now: what is active and not served is tried again
+        self._followed = pointer  # only now: what is active and not served is tried again
         return serving
 
     @contextmanager
@@ -226,7 +226,7 @@ class Live(Generic[S]):
                 self._refuse(generation, error)
             raise
 
-    def _look(self) -> _Seen | None:
+    def _look(self) -> _Pointer | None:
         """Read CURRENT; a damaged one is logged and counts as none."""
         try:
             stamp = self._store.stamp()  # first, so that a change after it is seen the next time

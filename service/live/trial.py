@@ -50,11 +50,11 @@ class Trials(Generic[S]):
         self._store, self._live, self._metrics, self._records = store, live, metrics, records
         self._given_up: str | None = None  # refused for more than a shortage, or withdrawn: not tried again
         self._canary: Canary | None = None  # of what is held
-        self._seen: Trial | None = None  # as the store said last
-        self._seen_at = 0.0  # for the first time so, on the monotonic clock
+        self._latest: Trial | None = None  # as the store said last
+        self._latest_since = 0.0  # for the first time so, on the monotonic clock
         self._missed: MissedUpdates | None = None  # by what is held
         self._replacing = threading.Lock()
-        self._said: str | None = None  # of whose share the log has said that it is not taken
+        self._warned_of: str | None = None  # of whose share the log has said that it is not taken
 
     @property
     def current(self) -> S | None:
@@ -158,22 +158,22 @@ class Trials(Generic[S]):
         try:
             return self._store.trial()
         except (Shortage, OSError):
-            if self._seen is not None and self._is_overdue(self._seen):
+            if self._latest is not None and self._is_overdue(self._latest):
                 self._hold(None, 0)
             raise
 
     def _is_overdue(self, trial: Trial) -> bool:
         """Whether nobody has renewed the lease of a trial in time."""
         now = time.monotonic()
-        if trial != self._seen:
-            self._seen, self._seen_at = trial, now
-        return trial.renewed is not None and now >= self._seen_at + pointer.LEASE_SECONDS
+        if trial != self._latest:
+            self._latest, self._latest_since = trial, now
+        return trial.renewed is not None and now >= self._latest_since + pointer.LEASE_SECONDS
 
     def _show_share(self) -> None:
         trial = self.trial
         self._metrics.show_canary(0.0 if trial is None else trial.share, self.sharing[0].share if self.sharing else 0.0)
-        if trial is not None and trial.share and not self._records and self._said != trial.generation:
-            self._said = trial.generation
+        if trial is not None and trial.share and not self._records and self._warned_of != trial.generation:
+            self._warned_of = trial.generation
             why = "feedback is off, so nobody could tell which generation is better; set it to ids or texts"
             fields = {"generation": trial.generation, "share": trial.share, "why": why}
             log.error("the trial's share is not taken", extra={"fields": fields})
@@ -213,18 +213,18 @@ class Trials(Generic[S]):
 
         Raises Shortage, StoreBusy or OSError if it could not be tried now; the next call tries again.
         """
-        held, canary, live = self.current, self._canary, self._live.current
-        if held is None or canary is None or live is None or canary.withdrawn is not None:
+        current, canary, live = self.current, self._canary, self._live.current
+        if current is None or canary is None or live is None or canary.withdrawn is not None:
             return
-        if held.snapshot.revision < live.snapshot.revision:
+        if current.snapshot.revision < live.snapshot.revision:
             try:
-                manifest = held.generation.manifest
+                manifest = current.generation.manifest
                 if self._missed is None or self._missed.generation != manifest.id:
-                    self._missed = self._store.missed(manifest, partial(encode_texts, held.ranker))
+                    self._missed = self._store.missed(manifest, partial(encode_texts, current.ranker))
                 missed = self._missed
                 with _may_be_read_only():
-                    self._store.receive(held.generation.id, missed, _ENCODE_SECONDS)
-                self._catch_up(held)
+                    self._store.receive(current.generation.id, missed, _ENCODE_SECONDS)
+                self._catch_up(current)
                 if missed.missed():  # the rest comes next time, or is another's to write
                     return
             except (StoreBusy, OSError):
@@ -236,19 +236,19 @@ class Trials(Generic[S]):
                 return
         canary.fresh_at = time.monotonic()
 
-    def _catch_up(self, held: S) -> None:
+    def _catch_up(self, current: S) -> None:
         """Take over what the log of what is held has."""
-        caught_up = held.caught_up()
+        caught_up = current.caught_up()
         with self._replacing:
-            if self._live.beside is held:  # nobody has ended it meanwhile
+            if self._live.beside is current:  # nobody has ended it meanwhile
                 self._live.beside = caught_up
 
     # What is held.
 
     def _hold(self, loaded: S | None, price: int, trial: Trial | None = None) -> None:
-        held = self.current
-        if held is not None:
-            self._live.holder.replaced(held)
+        before = self.current
+        if before is not None:
+            self._live.holder.replaced(before)
         with self._replacing:
             self._live.beside = loaded
         self.bytes, self.refused, self._given_up = price, {}, None
@@ -257,10 +257,10 @@ class Trials(Generic[S]):
             manifest = loaded.generation.manifest
             self._metrics.show_trial((manifest.id, manifest.model.fingerprint, manifest.format_version))
             log.info("on trial", extra={"fields": {"generation": manifest.id, "bytes": price}})
-        elif held is not None:
+        elif before is not None:
             self._missed = None
             self._metrics.show_trial(None)
-            log.info("the trial has ended", extra={"fields": {"generation": held.generation.id}})
+            log.info("the trial has ended", extra={"fields": {"generation": before.generation.id}})
 
 
 @contextmanager

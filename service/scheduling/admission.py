@@ -86,7 +86,7 @@ class Admission:
         self._most, self._turn, self._metrics = most_tokens, turn_tokens, metrics
         self._models, self._clock = models, clock
         self._inside: dict[Ticket, None] = {}
-        self._looked_at, self._seen = clock(), models.done_tokens
+        self._last_look, self._last_tokens = clock(), models.done_tokens
         self._busy_seconds = self._done_tokens = 0.0  # of the last few seconds in which there was a request
 
     @property
@@ -150,12 +150,12 @@ class Admission:
 
     def _look(self, now: float) -> None:
         """Take in what was done since the last look, and how long it took."""
-        done = self._models.done_tokens
+        total = self._models.done_tokens
         if self._inside:
-            kept = math.exp((self._looked_at - now) / MEMORY_SECONDS)
-            self._busy_seconds = kept * self._busy_seconds + (1 - kept) * MEMORY_SECONDS
-            self._done_tokens = kept * self._done_tokens + done - self._seen
-        self._looked_at, self._seen = now, done
+            decay = math.exp((self._last_look - now) / MEMORY_SECONDS)
+            self._busy_seconds = decay * self._busy_seconds + (1 - decay) * MEMORY_SECONDS
+            self._done_tokens = decay * self._done_tokens + total - self._last_tokens
+        self._last_look, self._last_tokens = now, total
 
     def _seconds(self, tokens: int) -> float:
         """Return how long so many tokens take at the recent speed."""

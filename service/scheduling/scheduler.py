@@ -50,7 +50,7 @@ OnBatch = Callable[[list[int], list[Any]], None]
 log = logging.getLogger(__name__)
 
 
-class Done(NamedTuple):
+class WorkOutputs(NamedTuple):
     """An output for each sequence, and the seconds before the first of them began."""
 
     outputs: list[Any]
@@ -60,7 +60,7 @@ class Done(NamedTuple):
 class _Waiter(NamedTuple):
     """One who waits for a work: since when, until when, and for which request."""
 
-    future: asyncio.Future[Done]
+    future: asyncio.Future[WorkOutputs]
     since: float
     deadline: float
     request: SpanContext
@@ -180,7 +180,7 @@ class Scheduler:
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
 
-    async def run(self, lane: str, work: Work, deadline: float) -> Done:
+    async def run(self, lane: str, work: Work, deadline: float) -> WorkOutputs:
         """Run sequences; cancelling this drops those that have not begun.
 
         Callers that ask for the same at the same time (`work.key`) share one answer. Where this raises, `work.had` says
@@ -192,7 +192,7 @@ class Scheduler:
             InferenceFailed: the model failed on one of these sequences.
         """
         if not work.sequences:
-            return Done([], 0.0)
+            return WorkOutputs([], 0.0)
         request = get_current_span().get_span_context()
         waiter = _Waiter(asyncio.get_running_loop().create_future(), self._clock(), deadline, request)
         with self._changed:
@@ -305,8 +305,8 @@ class Scheduler:
         rate, count = work.lane.full_rate, len(work.lengths)
         if rate.predict(self._units(work.tokens, len(work.pending))) <= HOPELESS * (work.deadline - now):
             return None
-        given = work.deadline - min(waiter.since for waiter in work.waiters)
-        fitting = max(1, int(count * FITTING_SHARE * given / rate.measured(self._units(sum(work.lengths), count))))
+        allowance = work.deadline - min(waiter.since for waiter in work.waiters)
+        fitting = max(1, int(count * FITTING_SHARE * allowance / rate.measured(self._units(sum(work.lengths), count))))
         rate.doubt()
         # Where all of it would fit, only its wait was long.
         return TimeTooShort(count, fitting) if fitting < count else DeadlineExceeded("the model would take longer")
@@ -373,7 +373,7 @@ class Scheduler:
         self._drop(work)
         for waiter in waiters:
             waited = self._waited(work, waiter)
-            answer = error or Done([work.outputs[at] for at in range(len(work.sequences))], waited)
+            answer = error or WorkOutputs([work.outputs[at] for at in range(len(work.sequences))], waited)
             with suppress(RuntimeError):  # its event loop has ended
                 waiter.future.get_loop().call_soon_threadsafe(_settle, waiter.future, answer)
 
@@ -401,8 +401,8 @@ def pack(lengths: Sequence[int], budget: int) -> list[int]:
         # A longer one pads all that are in the batch; a shorter one is padded itself.
         above = (lengths[order[high]] - width) * (high - low) if high < len(order) else math.inf
         below = width - lengths[order[low - 1]] if low > 0 else math.inf
-        taken = lengths[order[high] if above <= below else order[low - 1]]
-        wide, tokens = max(width, taken), tokens + taken
+        length = lengths[order[high] if above <= below else order[low - 1]]
+        wide, tokens = max(width, length), tokens + length
         padded = wide * (high - low + 1)
         if padded > budget or padded - tokens > max(FORWARD_TOKENS, PADDING_SHARE * padded):
             break
@@ -410,7 +410,7 @@ def pack(lengths: Sequence[int], budget: int) -> list[int]:
     return [0, *(at for at in order[low:high] if at)]
 
 
-def _settle(future: asyncio.Future[Done], answer: Done | BaseException) -> None:
+def _settle(future: asyncio.Future[WorkOutputs], answer: WorkOutputs | BaseException) -> None:
     if future.done():  # cancelled
         return
     if isinstance(answer, BaseException):
@@ -421,11 +421,11 @@ def _settle(future: asyncio.Future[Done], answer: Done | BaseException) -> None:
 
 def _hand_over(batch: Batch, outputs: list[Any]) -> None:
     """Give each work that wants its outputs at once those that succeeded."""
-    made: dict[Work, dict[int, Any]] = {}
+    by_work: dict[Work, dict[int, Any]] = {}
     for (work, at), output in zip(batch, outputs, strict=True):
         if not isinstance(output, BaseException):
-            made.setdefault(work, {})[at] = output
-    for work, own in made.items():
+            by_work.setdefault(work, {})[at] = output
+    for work, own in by_work.items():
         if work.on_batch is not None:
             with suppress(RuntimeError):  # the threads that would keep them have ended
                 work.on_batch([*own], [*own.values()])

@@ -197,18 +197,18 @@ class FairThread:
         self._numbers = count()  # those that are equal in both go in the order in which they come
         self._waiting: dict[tuple[int, int, int], tuple[Future[Any], Callable[[], Any]]] = {}
 
-    async def run(self, had: int, letters: int, step: Callable[[], T], journey: Journey) -> T:
+    async def run(self, turns: int, letters: int, step: Callable[[], T], journey: Journey) -> T:
         """Do a step of a work that has had so many; cancelling and times as `Threads.run`."""
-        place, done = (had, letters, next(self._numbers)), Future[T]()
-        done.add_done_callback(lambda _: self._let_go(place))  # of what was cancelled, at once
+        place, future = (turns, letters, next(self._numbers)), Future[T]()
+        future.add_done_callback(lambda _: self._let_go(place))  # of what was cancelled, at once
         with journey.queued():
             with self._changing:
-                self._waiting[place] = done, step
+                self._waiting[place] = future, step
             self._thread.submit(self._turn)
             try:
-                return await asyncio.wrap_future(done)
+                return await asyncio.wrap_future(future)
             finally:
-                del done  # it holds an error, which holds this frame: in a circle, all would stay for long
+                del future  # it holds an error, which holds this frame: in a circle, all would stay for long
 
     def _let_go(self, place: tuple[int, int, int]) -> None:
         with self._changing:
@@ -220,21 +220,21 @@ class FairThread:
             if not self._waiting:
                 return
             oldest = next(self._turns) == OLDEST_EVERY - 1
-            done, step = self._waiting.pop(next(iter(self._waiting)) if oldest else min(self._waiting))
-        if done.set_running_or_notify_cancel():
+            future, step = self._waiting.pop(next(iter(self._waiting)) if oldest else min(self._waiting))
+        if future.set_running_or_notify_cancel():
             try:
-                done.set_result(step())
+                future.set_result(step())
             except BaseException as error:  # as an executor does, so that no caller waits for ever
-                done.set_exception(error)
-                del done, step  # as in `run`
+                future.set_exception(error)
+                del future, step  # as in `run`
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
         self._thread.close()
         with self._changing:
-            left = [done for done, _ in self._waiting.values()]
-        for done in left:
-            done.cancel()
+            left = [future for future, _ in self._waiting.values()]
+        for future in left:
+            future.cancel()
 
 
 def lower_priority() -> None:

@@ -274,8 +274,8 @@ def test_an_answer_that_comes_too_late_is_nobody_elses(redis_process: RedisProce
             proxy.delay = draw.choice([0.0, 0.0, 0.005, 0.02])
             rows = draw.sample(range(40), 3)
             cached = tier.read([f"n{row}" for row in rows], Budget(draw.choice([0.006, 0.01, 0.05])))
-            np.testing.assert_array_equal(cached.rows, vectors[rows][cached.known])
-            found += int(cached.known.sum())
+            np.testing.assert_array_equal(cached.rows, vectors[rows][cached.is_known])
+            found += int(cached.is_known.sum())
             if not cached.available:
                 time.sleep(0.002)
     finally:

@@ -45,7 +45,7 @@ class Fixture:
         began = time.monotonic()
         found = self.tier.read(names, Budget())
         assert not found.available
-        assert not found.known.any()
+        assert not found.is_known.any()
         return time.monotonic() - began
 
 
@@ -84,7 +84,7 @@ def held_up(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 def test_what_is_written_is_read(filled: Fixture) -> None:
     found = filled.tier.read(NAMES, Budget(5))
     assert found.available
-    assert found.known.all()
+    assert found.is_known.all()
     np.testing.assert_array_equal(found.rows, VECTORS)
     assert +filled.told == {"hit": 2000}
     assert filled.timed == ["put_t", "get_t"]
@@ -99,8 +99,8 @@ def test_many_that_come_slowly_are_used_as_far_as_they_came(filled: Fixture, mon
     with held_up(filled, monkeypatch):
         found = filled.tier.read(NAMES, Budget(A_WHILE))
     assert found.available
-    assert found.known.sum() == MGET_KEYS
-    np.testing.assert_array_equal(found.rows, VECTORS[found.known])
+    assert found.is_known.sum() == MGET_KEYS
+    np.testing.assert_array_equal(found.rows, VECTORS[found.is_known])
     assert filled.told["hit"] + filled.told["error"] == 2000
     assert filled.states == []
 
@@ -123,7 +123,7 @@ def test_readers_do_not_wait_for_each_other(filled: Fixture, monkeypatch: pytest
     monkeypatch.setattr(filled.stored, "get_many", beside_the_others)
     with ThreadPoolExecutor(READERS) as threads:
         found = list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(90)), range(READERS)))
-    assert [each.known.tolist() for each in found] == [[True]] * READERS
+    assert [each.is_known.tolist() for each in found] == [[True]] * READERS
 
 
 def test_a_read_that_no_thread_begins_counts_as_a_failure(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,4 +157,4 @@ def test_writes_that_are_refused_do_not_end_reading(filled: Fixture, redis_proce
         until(lambda n=n: filled.told["write_error"] >= min(n + 1, FAILURES_IN_A_ROW))
     assert filled.told["write_error"] == FAILURES_IN_A_ROW, "then writing is left alone"
     assert filled.states == []
-    assert filled.tier.read(NAMES[:5], Budget()).known.all()
+    assert filled.tier.read(NAMES[:5], Budget()).is_known.all()

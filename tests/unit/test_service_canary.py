@@ -37,7 +37,7 @@ def test_a_good_answer_between_them_begins_a_new_row_and_what_the_server_is_shor
     for _ in range(10):
         for why in [*["overloaded"] * 9, *["slow"] * (MOST_IN_A_ROW - 1), "overloaded", None]:
             canary.count(why)
-        canary.asked = 0  # else the share of all would end it
+        canary.answers = 0  # else the share of all would end it
     assert (canary.withdrawn, canary.share) == (None, 0.5)
     assert canary.replaced == 10 * (MOST_IN_A_ROW - 1)
 

@@ -18,7 +18,7 @@ from polyrank.service.observe.labels import LANES, Lane
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.scheduling import scheduler as module
 from polyrank.service.scheduling.forwards import is_finite
-from polyrank.service.scheduling.scheduler import Done, Scheduler, Work
+from polyrank.service.scheduling.scheduler import Scheduler, Work, WorkOutputs
 
 
 class Doubler:
@@ -61,7 +61,7 @@ class Bench:
         value = self.metrics.registry.get_sample_value("polyrank_queue_wait_seconds_sum", {"lane": "context"})
         return value or 0.0
 
-    def ask(self, *values: float, **given: Any) -> "asyncio.Task[Done]":
+    def ask(self, *values: float, **given: Any) -> "asyncio.Task[WorkOutputs]":
         return asyncio.create_task(self.run(values, **given))
 
     async def run(
@@ -73,11 +73,11 @@ class Bench:
         key: Any = None,
         forward: Any = None,
         **given: Any,
-    ) -> Done:
+    ) -> WorkOutputs:
         work = Work(forward or self.model, values, lengths or [10] * len(values), key, **given)
         return await self.scheduler.run(lane, work, deadline)
 
-    async def hold(self, work: Work | None = None) -> "asyncio.Task[Done]":
+    async def hold(self, work: Work | None = None) -> "asyncio.Task[WorkOutputs]":
         """Let a first batch begin that does not end until `release`."""
         self.model.opened.clear()
         self.model.entered.clear()
@@ -107,7 +107,7 @@ async def behind_a_batch(bench: Bench) -> AsyncIterator[None]:
     await held
 
 
-async def settled(*tasks: "asyncio.Task[Done]") -> list[Any]:
+async def settled(*tasks: "asyncio.Task[WorkOutputs]") -> list[Any]:
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -116,7 +116,7 @@ async def a_moment() -> None:
         await asyncio.sleep(0)
 
 
-async def queued(bench: Bench, ask: Callable[[], "list[asyncio.Task[Done]]"], later: float = 0.0) -> list[Any]:
+async def queued(bench: Bench, ask: Callable[[], "list[asyncio.Task[WorkOutputs]]"], later: float = 0.0) -> list[Any]:
     """What comes of works that wait while a batch runs; it ends so many seconds later."""
     async with behind_a_batch(bench):
         tasks = ask()
@@ -347,7 +347,7 @@ async def test_what_cannot_be_done_in_time_is_refused_at_once_and_told_what_fits
     assert bench.now == before, "nothing of it was run"
     assert 90 < refused.fitting < 110, "half of what fits: others come in between"
     assert str(refused.fitting) in str(refused)
-    assert isinstance(await outcome(bench, refused.fitting, seconds=2.0, lane=lane), Done)
+    assert isinstance(await outcome(bench, refused.fitting, seconds=2.0, lane=lane), WorkOutputs)
 
 
 async def test_each_refusal_in_a_row_tells_the_same_number(bench: Bench) -> None:
@@ -355,7 +355,7 @@ async def test_each_refusal_in_a_row_tells_the_same_number(bench: Bench) -> None
     told = [await outcome(bench, 10_000, seconds=2.0) for _ in range(6)]
     assert [type(each) for each in told] == [TimeTooShort] * 6
     assert len({each.fitting for each in told}) == 1, "doubts say what is tried, not what fits"
-    assert isinstance(await outcome(bench, told[-1].fitting, seconds=2.0), Done)
+    assert isinstance(await outcome(bench, told[-1].fitting, seconds=2.0), WorkOutputs)
 
 
 async def test_nothing_is_refused_before_the_speed_is_known_but_hopeless_work_ends_early(bench: Bench) -> None:
@@ -367,7 +367,7 @@ async def test_nothing_is_refused_before_the_speed_is_known_but_hopeless_work_en
 async def test_small_batches_do_not_tell_how_long_large_work_takes(bench: Bench) -> None:
     for _ in range(50):
         await bench.run([0], lane="candidate", forward=bench.takes(1.0))
-    assert isinstance(await outcome(bench, 150, seconds=2.0), Done)
+    assert isinstance(await outcome(bench, 150, seconds=2.0), WorkOutputs)
 
 
 async def test_a_prediction_that_was_wrong_heals(bench: Bench) -> None:
@@ -375,7 +375,7 @@ async def test_a_prediction_that_was_wrong_heals(bench: Bench) -> None:
     told = [await outcome(bench, 150, seconds=2.0) for _ in range(12)]
     refusals = sum(isinstance(each, TimeTooShort) for each in told)
     assert 0 < refusals < 12
-    assert [type(each) for each in told] == [TimeTooShort] * refusals + [Done] * (12 - refusals)
+    assert [type(each) for each in told] == [TimeTooShort] * refusals + [WorkOutputs] * (12 - refusals)
 
 
 async def test_what_only_waited_too_long_is_not_told_to_send_less(bench: Bench) -> None:

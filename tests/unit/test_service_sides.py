@@ -81,7 +81,7 @@ def test_the_place_of_a_conversation_decides() -> None:
     assert asked.at(0.5) == ("live", Sided("live"))
     assert asked.asked == ["trial", "live"]
     assert [asked.counted("rankings", side=side) for side in ("live", "trial")] == [1, 1]
-    assert (asked.canary.asked, asked.canary.replaced) == (1, 0)
+    assert (asked.canary.answers, asked.canary.replaced) == (1, 0)
 
 
 @pytest.mark.parametrize(("error", "why"), [
@@ -118,7 +118,7 @@ def test_a_request_that_fails_on_both_sides_is_not_the_canary_s_fault() -> None:
     for _ in range(9):
         with pytest.raises(UnknownCandidates):
             asked.at(0.1)
-    assert (asked.canary.asked, asked.canary.withdrawn) == (0, None)
+    assert (asked.canary.answers, asked.canary.withdrawn) == (0, None)
 
 
 def test_a_trial_that_takes_twice_as_long_as_the_live_one_is_slow() -> None:
@@ -157,7 +157,7 @@ def test_what_a_cache_spares_the_live_one_ends_no_canary(new: dict[str, int | No
     asked.new = new
     for _ in range(6):
         assert asked.at(0.1, seconds=0.12) == ("live", Sided("trial", "slow"))
-    assert (asked.canary.asked, asked.canary.replaced) == (6, 0)
+    assert (asked.canary.answers, asked.canary.replaced) == (6, 0)
 
 
 def test_time_in_which_the_trial_waited_for_others_is_not_its_fault() -> None:
@@ -168,7 +168,7 @@ def test_time_in_which_the_trial_waited_for_others_is_not_its_fault() -> None:
     asked = Asked(trial=wait)
     for _ in range(6):
         assert asked.at(0.1, seconds=0.12) == ("live", Sided("trial", "slow"))
-    assert (asked.canary.asked, asked.canary.replaced) == (6, 0)
+    assert (asked.canary.answers, asked.canary.replaced) == (6, 0)
 
 
 @pytest.mark.parametrize("place", [0.1, 0.9])
@@ -176,7 +176,7 @@ def test_a_caller_in_a_hurry_is_on_neither_side_and_ends_no_canary(place: float)
     asked = Asked(trial=hang)
     for _ in range(9):
         assert asked.at(place, seconds=0.05) == ("live", NO_SIDE)
-    assert (asked.canary.asked, asked.asked) == (0, ["live"] * 9)
+    assert (asked.canary.answers, asked.asked) == (0, ["live"] * 9)
 
 
 @pytest.mark.parametrize("error", [Overloaded(9), Shortage("no memory"), UnknownCandidates(["just added"])])
@@ -202,4 +202,4 @@ async def test_whoever_hangs_up_ends_both_and_is_counted_nowhere(by: str) -> Non
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert asked.canary.asked == 0
+    assert asked.canary.answers == 0

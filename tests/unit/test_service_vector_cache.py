@@ -23,10 +23,10 @@ def test_spaces_and_dtypes_do_not_meet_and_what_was_read_may_be_written_to() -> 
     memory, vector = Lru(10_000), np.full((1, DIM), 1.1, np.float16)
     cache(memory).write(["n1"], vector)
     for other in (cache(memory, "another"), cache(memory, dtype="float32")):
-        assert not other.read(["n1"], Budget()).known.any()
+        assert not other.read(["n1"], Budget()).is_known.any()
     cache(memory).read(["n1"], Budget()).rows[:] = 7
     found = cache(memory).read(["n0", "n1"], Budget())
-    assert found.known.tolist() == [False, True]
+    assert found.is_known.tolist() == [False, True]
     np.testing.assert_array_equal(found.rows, vector)
 
 
