@@ -20,7 +20,7 @@ from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference import auto
 from polyrank.model.inference.disk_cache import cache_of
 from polyrank.model.rankers import load as checkpoint
-from polyrank.service.api.findings import found_in
+from polyrank.service.api.findings import findings_in
 from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.errors import BodyInvalid, BodyTooLarge, ClientGone, MethodNotAllowed, NoSuchPath, SettingsError
 from polyrank.service.http import operations
@@ -144,7 +144,7 @@ async def _on_parameters(request: Request, error: RequestValidationError) -> Res
     dependant = getattr(request.scope.get("route"), "dependant", None)
     kinds = [field.field_info.annotation for field in dependant.query_params] if dependant else []
     model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-    refused = BodyInvalid(found_in(error.errors(), model))
+    refused = BodyInvalid(findings_in(error.errors(), model))
     return of_route(request.scope, problems.from_error(refused, request.state.request_id))
 
 

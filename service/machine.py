@@ -30,8 +30,8 @@ def _of_machine(meminfo: Path) -> float:
 def _of_container(cgroup: Path) -> float:
     with suppress(OSError, ValueError):  # no control groups of version 2, or "max"
         limit, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))
-        told = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-        return max(0, limit - used + int(told.get("inactive_file", 0)))
+        fields = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        return max(0, limit - used + int(fields.get("inactive_file", 0)))
     return math.inf
 
 

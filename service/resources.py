@@ -108,14 +108,14 @@ class Resources:
 
 
 @contextmanager
-def writing(held: Resources) -> Iterator[None]:
+def writing(resources: Resources) -> Iterator[None]:
     """Raise DiskFull or StoreReadOnly where the store cannot be written to for these reasons."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise StoreReadOnly from error
-        with disk_full_named(held.store.root):
+        with disk_full_named(resources.store.root):
             raise
 
 
@@ -136,8 +136,8 @@ async def opened(
             ray = stack.enter_context(connected(settings.cluster))
             open_pool = partial(_pool_on_shards, RayShards(ray, str(settings.store[""].resolve()), settings.threads))
         access = Access(settings.keys_file, settings.rate_limit_per_s, metrics, shared=shared)
-        async with _opened(settings, metrics, tracing, loaders, access, open_pool) as held:
-            yield held
+        async with _opened(settings, metrics, tracing, loaders, access, open_pool) as pools:
+            yield pools
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class _Look:
 
 
 @dataclass(frozen=True, slots=True)
-class _ForPool:
+class _PoolSetup:
     """What a pool is opened with; `absent` as of `Live`, `loader` as of `Resources`, `redaction` as of `Feedback`."""
 
     name: str
@@ -183,13 +183,13 @@ class _OpenedPool:
     looks: tuple[_Look, ...] = ()  # what keeps it up to date besides
 
 
-_OpenPool = Callable[[_ForPool], AbstractAsyncContextManager[_OpenedPool]]
+_OpenPool = Callable[[_PoolSetup], AbstractAsyncContextManager[_OpenedPool]]
 
 
 @asynccontextmanager
-async def _pool_here(given: _ForPool) -> AsyncIterator[_OpenedPool]:
-    store = GenerationStore(given.root, needs_matrix=given.settings.vectors == "local")
-    live = given.live(store, Here(store, given.opener))
+async def _pool_here(setup: _PoolSetup) -> AsyncIterator[_OpenedPool]:
+    store = GenerationStore(setup.root, needs_matrix=setup.settings.vectors == "local")
+    live = setup.live(store, Here(store, setup.opener))
     try:
         yield _OpenedPool(store, live, longest_pause=LONGEST_PAUSE_SECONDS)
     finally:
@@ -197,13 +197,13 @@ async def _pool_here(given: _ForPool) -> AsyncIterator[_OpenedPool]:
 
 
 @asynccontextmanager
-async def _pool_on_shards(shards: Shards, given: _ForPool) -> AsyncIterator[_OpenedPool]:
-    settings, metrics = given.settings, given.metrics
+async def _pool_on_shards(shards: Shards, setup: _PoolSetup) -> AsyncIterator[_OpenedPool]:
+    settings, metrics = setup.settings, setup.metrics
     choice = ReplicaChoice(metrics, settings.hedge_ms / 1000)
     replicas = Replicas(shards, choice, metrics, settings.shard_replicas)
-    store = GenerationStore(given.root)
-    on_shards = OnShards(store, given.opener, replicas, choice, metrics, settings.max_timeout_ms / 1000)
-    live = given.live(store, on_shards)
+    store = GenerationStore(setup.root)
+    on_shards = OnShards(store, setup.opener, replicas, choice, metrics, settings.max_timeout_ms / 1000)
+    live = setup.live(store, on_shards)
     look = _Look("the shards", partial(asyncio.to_thread, on_shards.look))
     try:
         yield _OpenedPool(store, live, 4 * LOOK_SECONDS, (look,))  # shards are back in seconds
@@ -235,7 +235,7 @@ async def _opened(
         classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
         opener = Opener(metrics.count_cache, caches, loaders.ranker, device_of(settings))
         opening = [
-            _ForPool(
+            _PoolSetup(
                 *(name, *_place(settings, name)),
                 loader=loader,
                 settings=settings,
@@ -246,9 +246,9 @@ async def _opened(
             )
             for name, loader in loading.items()
         ]
-        pools = [(given, await stack.enter_async_context(open_pool(given))) for given in opening]
-        for given, pool in pools:
-            await given.in_loader(pool.live.start)
+        pools = [(setup, await stack.enter_async_context(open_pool(setup))) for setup in opening]
+        for setup, pool in pools:
+            await setup.in_loader(pool.live.start)
         batch_tokens = CPU_BATCH_TOKENS if device_of(settings) == "cpu" else GPU_BATCH_TOKENS
         bounds = RuntimeSettings(
             batch_tokens=0 if settings.deterministic else batch_tokens,
@@ -272,18 +272,18 @@ async def _opened(
             access=access,
             results=results,
         )
-        stores = {given.name: JobStore(pool.store.root) for given, pool in pools}
-        held = {given.name: await _followed(stack, make, runtime, given, pool, stores) for given, pool in pools}
-        lives = [one.live for one in held.values() if one.has_pool] or [held[""].live]
+        stores = {setup.name: JobStore(pool.store.root) for setup, pool in pools}
+        resources = {setup.name: await _followed(stack, make, runtime, setup, pool, stores) for setup, pool in pools}
+        lives = [one.live for one in resources.values() if one.has_pool] or [resources[""].live]
         looks = [
             _Look("the model", partial(_probe, runtime, lives)),
             _Look("the keys file", partial(asyncio.to_thread, access.look)),
             _Look("memory", partial(asyncio.to_thread, machine.Tidying().tidy), TIDY_SECONDS, LONGEST_PAUSE_SECONDS),
         ]
-        for given, pool in pools:
-            looks += _looks(held[given.name], pool)
+        for setup, pool in pools:
+            looks += _looks(resources[setup.name], pool)
         async with _looking(looks):
-            yield held
+            yield resources
 
 
 def _place(settings: Settings, name: str) -> tuple[Path, Callable[[], RankingError] | None]:
@@ -298,66 +298,67 @@ async def _followed(
     stack: AsyncExitStack,
     make: Callable[..., Resources],
     runtime: Runtime,
-    given: _ForPool,
+    setup: _PoolSetup,
     pool: _OpenedPool,
     jobs: Mapping[str, JobStore],
 ) -> Resources:
     """Make what routes work with of an open pool; `jobs` are those of all pools."""
-    settings, metrics, store, live = given.settings, given.metrics, pool.store, pool.live
-    show_last_build(metrics, await asyncio.to_thread(jobs[given.name].records))
-    feedback = await given.in_loader(_feedback, given)
+    settings, metrics, store, live = setup.settings, setup.metrics, pool.store, pool.live
+    show_last_build(metrics, await asyncio.to_thread(jobs[setup.name].records))
+    feedback = await setup.in_loader(_feedback, setup)
     if feedback is not None:
         stack.push_async_callback(asyncio.to_thread, feedback.close)
     trials = Trials(store, live, metrics, feedback is not None)
-    await given.in_loader(trials.try_to_follow_trial)
-    updating = Updating(store, live, runtime, metrics, given.name)
+    await setup.in_loader(trials.try_to_follow_trial)
+    updating = Updating(store, live, runtime, metrics, setup.name)
     stack.push_async_callback(asyncio.to_thread, updating.close)
     own = Jobs(
         settings,
         store,
         partial(_runner_of_job, settings, live),
-        partial(given.in_loader, _switch, settings, store, live),
+        partial(setup.in_loader, _switch, settings, store, live),
         partial(_show_job, metrics),
-        {name: other for name, other in jobs.items() if name != given.name},
+        {name: other for name, other in jobs.items() if name != setup.name},
     )
     stack.push_async_callback(own.close)
     return make(
-        pool=given.name,
+        pool=setup.name,
         metrics=metrics,
         store=store,
         live=live,
         trials=trials,
         jobs=own,
         updating=updating,
-        loader=given.loader,
+        loader=setup.loader,
         feedback=feedback,
     )
 
 
-def _feedback(given: _ForPool) -> Feedback | None:
+def _feedback(setup: _PoolSetup) -> Feedback | None:
     """Return what records for a pool; None: nothing does. Raises SettingsError."""
-    settings, root = given.settings, given.settings.store.get(given.name)
+    settings, root = setup.settings, setup.settings.store.get(setup.name)
     if root is None or settings.feedback == "off":
         return None
     try:
-        return Feedback(root, given.redaction, settings.feedback_days, settings.feedback_mb << 20, given.metrics)
+        return Feedback(root, setup.redaction, settings.feedback_days, settings.feedback_mb << 20, setup.metrics)
     except (FeedbackUnusable, OSError) as error:
         why = getattr(error, "strerror", None) or error
         raise SettingsError(f"feedback cannot be recorded in {root}: {why}") from error
 
 
-def _looks(held: Resources, pool: _OpenedPool) -> Iterator[_Look]:
-    in_loader = partial(asyncio.get_running_loop().run_in_executor, held.loader)
-    compacting = Compacting(held.store, held.live, held.jobs, held.settings.compact_after)
+def _looks(resources: Resources, pool: _OpenedPool) -> Iterator[_Look]:
+    in_loader = partial(asyncio.get_running_loop().run_in_executor, resources.loader)
+    live, trials = resources.live, resources.trials
+    compacting = Compacting(resources.store, live, resources.jobs, resources.settings.compact_after)
     for look in (
-        _Look("the active generation", partial(in_loader, held.live.follow_current), longest_pause=pool.longest_pause),
-        _Look("the trial", partial(in_loader, held.trials.follow_trial), longest_pause=pool.longest_pause),
-        _Look("the updates of the trial", partial(asyncio.to_thread, held.trials.receive)),
+        _Look("the active generation", partial(in_loader, live.follow_current), longest_pause=pool.longest_pause),
+        _Look("the trial", partial(in_loader, trials.follow_trial), longest_pause=pool.longest_pause),
+        _Look("the updates of the trial", partial(asyncio.to_thread, trials.receive)),
         *pool.looks,
-        _Look("the log of updates", held.updating.take_over),
+        _Look("the log of updates", resources.updating.take_over),
         _Look("compaction", compacting.look),
     ):
-        yield replace(look, pool=held.pool)
+        yield replace(look, pool=resources.pool)
 
 
 @asynccontextmanager
@@ -372,19 +373,19 @@ async def _looking(looks: Iterable[_Look]) -> AsyncIterator[None]:
         await asyncio.gather(*looking, return_exceptions=True)
 
 
-async def _repeat(given: _Look) -> None:
+async def _repeat(look: _Look) -> None:
     """Look again and again; after failures less often."""
-    POOL.set(given.pool)
-    pause = given.pause
+    POOL.set(look.pool)
+    pause = look.pause
     while True:
         await asyncio.sleep(pause)
         try:
-            await given.look()
-            pause = given.pause
+            await look.look()
+            pause = look.pause
         except Exception as error:
-            pause = min(2 * pause, given.longest_pause)
+            pause = min(2 * pause, look.longest_pause)
             shortage = shortage_in(error)
-            fields = {"what": given.what, "why": str(shortage or error), "again_in_seconds": pause}
+            fields = {"what": look.what, "why": str(shortage or error), "again_in_seconds": pause}
             message = "what is looked at every second failed"
             log.error(message, exc_info=None if shortage else error, extra={"fields": fields})
 

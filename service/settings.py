@@ -233,18 +233,18 @@ class Settings(BaseSettings):
 
     @field_validator("store", mode="before")
     @classmethod
-    def _name_stores(cls, given: object) -> object:
-        if given is None or isinstance(given, Mapping):
-            return given or {}
-        found: dict[str, str | Path] = {}
-        for name, path in _named_stores(given if isinstance(given, list | tuple) else [given]):
-            if name in found:
+    def _name_stores(cls, value: object) -> object:
+        if value is None or isinstance(value, Mapping):
+            return value or {}
+        paths: dict[str, str | Path] = {}
+        for name, path in _named_stores(value if isinstance(value, list | tuple) else [value]):
+            if name in paths:
                 whose = f"are given for the pool {name}" if name else "have no name: write NAME=DIR"
                 raise ValueError(f"two directories {whose}")
             if not path:
                 raise ValueError(f"{name}= lacks the directory: write {name}=DIR")
-            found[name] = path
-        return found
+            paths[name] = path
+        return paths
 
     @field_validator("store")
     @classmethod
@@ -255,9 +255,9 @@ class Settings(BaseSettings):
                     f"{name[:80]!r} names no pool: up to 64 letters, digits, dots, hyphens and underscores, first a "
                     "letter or a digit"
                 )
-        known: dict[Path, str] = {}
+        names: dict[Path, str] = {}
         for name, path in stores.items():
-            if (other := known.setdefault(path.resolve(), name)) != name:
+            if (other := names.setdefault(path.resolve(), name)) != name:
                 raise ValueError(f"the pools {other or '(no name)'} and {name or '(no name)'} are both in {path}")
         return stores
 
@@ -299,8 +299,8 @@ class Settings(BaseSettings):
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod
-    def _split_at_commas(cls, given: object) -> object:
-        return tuple(filter(None, map(str.strip, given.split(",")))) if isinstance(given, str) else given
+    def _split_at_commas(cls, value: object) -> object:
+        return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -378,10 +378,10 @@ class Settings(BaseSettings):
         Raises SettingsError if a setting or the keys file is wrong; the message is one line that names it.
         """
         _refuse_unknown_variables(os.environ)
-        given = {name: value for name, value in flags.items() if value is not None}
+        from_flags = {name: value for name, value in flags.items() if value is not None}
         path = os.environ.get(CONFIG)
         from_file = read_toml(Path(path), cls.model_fields, f"{CONFIG}={path}") if path else {}
-        merged = {**from_file, **EnvSettingsSource(cls)(), **given}
+        merged = {**from_file, **EnvSettingsSource(cls)(), **from_flags}
         try:
             settings = cls(**merged)
         except ValidationError as exc:
@@ -400,13 +400,13 @@ class Settings(BaseSettings):
         return self.redis_url.get_secret_value() if self.redis_url else None
 
 
-def _named_stores(given: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+def _named_stores(values: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     """Yield names and directories; "" is the name where none is given.
 
     A text that begins with `NAME=` may go on after a comma with the next one. A path that looks so is written `./a=b`.
     Any name counts here, so that a wrong one is refused as such, and not as part of a path.
     """
-    for each in given:
+    for each in values:
         if isinstance(each, str) and re.match("[^/=,]+=", each):
             for one in re.split(",(?=[^/=,]+=)", each):
                 name, path = one.split("=", 1)
@@ -416,10 +416,10 @@ def _named_stores(given: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG, API_KEY}
-    unknown = sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in known)
+    names = {PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG, API_KEY}
+    unknown = sorted(name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in names)
     if unknown:
-        raise SettingsError(f"unknown setting in the environment: {_named(unknown, known)}")
+        raise SettingsError(f"unknown setting in the environment: {_named(unknown, names)}")
 
 
 def _is_origin(text: str) -> bool:
@@ -431,7 +431,7 @@ def _is_origin(text: str) -> bool:
         return False
 
 
-def read_toml(path: Path, known: Iterable[str], called: str) -> dict[str, Any]:
+def read_toml(path: Path, names: Iterable[str], called: str) -> dict[str, Any]:
     """Read a file of settings; raises SettingsError, also where it has others than the known ones.
 
     `called`: what an error calls a file that cannot be read.
@@ -440,14 +440,14 @@ def read_toml(path: Path, known: Iterable[str], called: str) -> dict[str, Any]:
         values = tomllib.loads(read_input(path, _MOST_CONFIG_BYTES).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise SettingsError(f"{called} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
-    if unknown := sorted(set(values) - set(known)):
-        raise SettingsError(f"unknown setting in {path}: {_named(unknown, known)}")
+    if unknown := sorted(set(values) - set(names)):
+        raise SettingsError(f"unknown setting in {path}: {_named(unknown, names)}")
     return values
 
 
-def _named(unknown: Iterable[str], known: Iterable[str]) -> str:
+def _named(unknown: Iterable[str], names: Iterable[str]) -> str:
     """Unknown names, each with the one that was probably meant."""
-    likely = {name: get_close_matches(name, [*known], 1) for name in unknown}
+    likely = {name: get_close_matches(name, [*names], 1) for name in unknown}
     return ", ".join(f"{name}; did you mean {like[0]}?" if like else name for name, like in likely.items())
 
 
@@ -468,6 +468,6 @@ def _explain(error: Any, fields: Mapping[str, FieldInfo]) -> str:
     where = ".".join(str(part) for part in error["loc"] if part != "")
     if where in fields and (bounds := bounds_of(where, fields)):
         return f"{where}: must be {bounds}"
-    wanted = TYPES.get(error["type"])
-    what = f"must be {wanted}" if wanted else what_is_wrong(error)
+    expected = TYPES.get(error["type"])
+    what = f"must be {expected}" if expected else what_is_wrong(error)
     return f"{where}: {what}" if where else what

@@ -49,8 +49,8 @@ class In(BaseModel):
         fields = handler.resolve_ref_schema(described)
         for name, field in fields.get("properties", {}).items():
             if name not in fields.get("required", ()) and not _takes_null(field):
-                told = {key: field.pop(key) for key in ("default", "description", "examples", "title") if key in field}
-                fields["properties"][name] = {"anyOf": [field, {"type": "null"}], **told}
+                notes = {key: field.pop(key) for key in ("default", "description", "examples", "title") if key in field}
+                fields["properties"][name] = {"anyOf": [field, {"type": "null"}], **notes}
         return described
 
 
@@ -102,25 +102,23 @@ def _checked(filter_: object, where: str, depth: int, now: datetime) -> tuple[di
         raise ValueError(f"{where}: filters are nested deeper than {MAX_DEPTH}")
     meant: dict[str, Any] = {}
     count = 0
-    for key, wanted in filter_.items():
+    for key, rule in filter_.items():
         place = f"{where}.{key[:80]}".lstrip(".")
         if key in ("$and", "$or"):
-            if not isinstance(wanted, list) or not wanted:
+            if not isinstance(rule, list) or not rule:
                 raise ValueError(f"{place}: must be a list of filters, one at least")
             meant[key] = []
-            for at, inner in enumerate(wanted):
+            for at, inner in enumerate(rule):
                 part, more = _checked(inner, f"{place}[{at}]", depth + 1, now)
                 count = _bounded(count + more)
                 meant[key].append(part)
         elif key == "$not":
-            meant[key], more = _checked(wanted, place, depth + 1, now)
+            meant[key], more = _checked(rule, place, depth + 1, now)
             count += more
         elif key.startswith("$"):
             raise ValueError(f"{place}: is not one of $and, $or, $not")
         else:
-            meant[key] = (
-                _checked_range(wanted, place, now) if isinstance(wanted, dict) else _checked_values(wanted, place)
-            )
+            meant[key] = _checked_range(rule, place, now) if isinstance(rule, dict) else _checked_values(rule, place)
             count += 1
         _bounded(count)
     return meant, max(count, 1)
@@ -132,28 +130,28 @@ def _bounded(conditions: int) -> int:
     return conditions
 
 
-def _checked_values(wanted: Any, place: str) -> Any:
-    values = wanted if isinstance(wanted, list) else [wanted]
+def _checked_values(rule: Any, place: str) -> Any:
+    values = rule if isinstance(rule, list) else [rule]
     if not 1 <= len(values) <= MAX_VALUES:
         raise ValueError(f"{place}: a list must hold 1 to {MAX_VALUES} values")
     if not all(_is_scalar(value) for value in values):
         raise ValueError(f"{place}: values must be strings, finite numbers, true, false or null")
-    return wanted
+    return rule
 
 
-def _checked_range(wanted: dict[str, Any], place: str, now: datetime) -> dict[str, Any]:
-    unknown = next((name for name in wanted if name not in (*_RANGE, "exists")), None)
+def _checked_range(rule: dict[str, Any], place: str, now: datetime) -> dict[str, Any]:
+    unknown = next((name for name in rule if name not in (*_RANGE, "exists")), None)
     if unknown is not None:
         plain = unknown.lstrip("$")
         hint = f"; write {plain}, without $" if plain in (*_RANGE, "exists") else ""
-        if not hint and _is_scalar(wanted[unknown]):
+        if not hint and _is_scalar(rule[unknown]):
             hint = f"; for the field {plain[:80]} inside it write {place}.{plain[:80]}"
         raise ValueError(f"{place}.{unknown[:80]}: is not one of {', '.join(_RANGE)}, exists{hint}")
-    if not wanted:
+    if not rule:
         raise ValueError(f"{place}: give one of {', '.join(_RANGE)}, exists")
-    if not isinstance(wanted.get("exists", True), bool):
+    if not isinstance(rule.get("exists", True), bool):
         raise ValueError(f"{place}.exists: must be true or false")
-    bounds = {name: each for name, each in wanted.items() if name != "exists"}
+    bounds = {name: each for name, each in rule.items() if name != "exists"}
     if not all(map(_is_number, bounds.values())):
         if not all(isinstance(each, str) for each in bounds.values()):
             raise ValueError(f"{place}: bounds must be finite numbers, or strings, all of one kind")
@@ -166,8 +164,8 @@ def _checked_range(wanted: dict[str, Any], place: str, now: datetime) -> dict[st
             raise ValueError(
                 f"{place}: {others[0][:80]!r} is no date or time as another bound is; such are 2026-12-31, now-7d"
             )
-        return {**wanted, **meant}
-    return wanted
+        return {**rule, **meant}
+    return rule
 
 
 def _is_scalar(value: object) -> bool:

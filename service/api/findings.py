@@ -69,7 +69,7 @@ class Finding(NamedTuple):
 class _Error(NamedTuple):
     """One error of pydantic; several may be about one mistake.
 
-    `raw` is pydantic's place, `place` the same without branches of unions. If a value has the wrong type, `wanted` is
+    `raw` is pydantic's place, `place` the same without branches of unions. If a value has the wrong type, `expected` is
     the right one, and `sent` the one it has.
     """
 
@@ -77,7 +77,7 @@ class _Error(NamedTuple):
     place: Location
     kind: str
     what: str
-    wanted: str | None
+    expected: str | None
     sent: str
 
 
@@ -87,12 +87,12 @@ def refusal(error: ValidationError, model: type[BaseModel], most: int = MAX_ERRO
         return BodyInvalid(_too_many(error.error_count()))
     errors = error.errors(include_url=False)
     if errors[0]["type"] == "json_invalid":
-        said = str(errors[0]["msg"])
-        return BodyMalformed(said + next((hint for text, hint in _HINTS.items() if text in said), ""))
-    return BodyInvalid(found_in(errors, model, most))
+        message = str(errors[0]["msg"])
+        return BodyMalformed(message + next((hint for text, hint in _HINTS.items() if text in message), ""))
+    return BodyInvalid(findings_in(errors, model, most))
 
 
-def found_in(
+def findings_in(
     errors: Sequence[Mapping[str, Any]], model: type[BaseModel] | None = None, most: int = MAX_ERRORS
 ) -> list[Finding]:
     """Return one finding for each of the first mistakes; `model` names the fields that unknown ones may stand for."""
@@ -103,19 +103,19 @@ def found_in(
     meant = [
         error
         for error in read
-        if not (error.wanted and _is_explained(error, read))
+        if not (error.expected and _is_explained(error, read))
         and not (error.kind in ("missing", "extra_forbidden") and error.place[:-1] in mistyped)
     ]
     unknown = [error for error in meant if error.kind == "extra_forbidden" and model][:most]
     suggested = {error.raw: _suggestion(error, model) for error in unknown}
     misspelt = {(*error.place[:-1], suggested[error.raw][0]) for error in unknown}
-    found: dict[tuple[Location, str], list[_Error]] = {}  # by place and what is said; wrong types go together
+    groups: dict[tuple[Location, str], list[_Error]] = {}  # by place and what is said; wrong types go together
     for error in meant:
         if error.kind == "missing" and error.place in misspelt:
             continue  # it is there under a wrong name, which has its own finding
         what = suggested.get(error.raw, ("", error.what))[1]
-        found.setdefault((error.place, "" if error.wanted else what), []).append(error)
-    findings = (_finding(place, what or _type(same)) for (place, what), same in found.items())
+        groups.setdefault((error.place, "" if error.expected else what), []).append(error)
+    findings = (_finding(place, what or _type(same)) for (place, what), same in groups.items())
     return list(islice(findings, most))
 
 
@@ -148,7 +148,7 @@ def _is_explained(error: _Error, errors: Sequence[_Error]) -> bool:
     """Whether another branch of a union took the value's type and found something else wrong: that one was meant."""
     size = len(error.place)
     return any(
-        other.place[:size] == error.place and (len(other.place) > size or not other.wanted)
+        other.place[:size] == error.place and (len(other.place) > size or not other.expected)
         for other in errors
         if other is not error
     )
@@ -156,20 +156,20 @@ def _is_explained(error: _Error, errors: Sequence[_Error]) -> bool:
 
 def _type(errors: Sequence[_Error]) -> str:
     """Say which types a value may have: "must be a string or a list, not a number"."""
-    wanted = dict.fromkeys(sorted((error.wanted or "" for error in errors), key="a string".__ne__))
+    types = dict.fromkeys(sorted((error.expected or "" for error in errors), key="a string".__ne__))
     sent = errors[0].sent
-    either = (", or " if "true or false" in wanted else " or ").join(wanted)
-    return f"must be {either}" + (f", not {sent}" if sent and sent not in wanted else "")
+    either = (", or " if "true or false" in types else " or ").join(types)
+    return f"must be {either}" + (f", not {sent}" if sent and sent not in types else "")
 
 
 def _suggestion(error: _Error, model: type[BaseModel] | None) -> tuple[str, str]:
     """Return the field that an unknown name was probably meant for ("": none is like it), and what to say of it."""
     name = str(error.raw[-1])[:MAX_NAME_CHARS].lower().replace("-", "_")
     models = _models_at(model, error.raw[:-1])
-    known = dict.fromkeys(field for one in models for field in one.model_fields)
-    for field in get_close_matches(name, known, 1, cutoff=0.75):
+    fields = dict.fromkeys(field for one in models for field in one.model_fields)
+    for field in get_close_matches(name, fields, 1, cutoff=0.75):
         return field, f"unknown field; did you mean {field}?"
-    return "", f"unknown field; there are {', '.join(known)}" if known else "unknown field"
+    return "", f"unknown field; there are {', '.join(fields)}" if fields else "unknown field"
 
 
 def _models_at(annotation: Any, location: Location) -> set[type[BaseModel]]:

@@ -114,15 +114,15 @@ class LineWriter(logging.Handler):
             line = self._encoded(record)
         except Exception as error:  # whoever logs must not fail by it, nor wait for standard error
             fields = {"where": f"{record.module}:{record.lineno}", "why": type(error).__name__}
-            told = {"levelno": logging.ERROR, "levelname": "ERROR", "fields": fields, "name": record.name}
-            line = self._encoded(logging.makeLogRecord({"msg": "a log line could not be formatted", **told}))
+            attributes = {"levelno": logging.ERROR, "levelname": "ERROR", "fields": fields, "name": record.name}
+            line = self._encoded(logging.makeLogRecord({"msg": "a log line could not be formatted", **attributes}))
         telling.told_now()
         with self._changed:
             if self._closed or self._bytes + len(line) > self._most:
                 self._dropped(1)
                 return
             if self._missing:
-                line = self._told_missing() + line
+                line = self._missing_line() + line
             self._lines.append(line)
             self._bytes += len(line)
             self._changed.notify_all()
@@ -142,10 +142,10 @@ class LineWriter(logging.Handler):
     def _encoded(self, record: logging.LogRecord) -> bytes:
         return f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
 
-    def _told_missing(self) -> bytes:
-        told = {"levelno": logging.WARNING, "levelname": "WARNING", "fields": {"lines": self._missing}}
+    def _missing_line(self) -> bytes:
+        attributes = {"levelno": logging.WARNING, "levelname": "WARNING", "fields": {"lines": self._missing}}
         self._missing = 0
-        return self._encoded(logging.makeLogRecord({"name": __name__, "msg": "log lines were dropped", **told}))
+        return self._encoded(logging.makeLogRecord({"name": __name__, "msg": "log lines were dropped", **attributes}))
 
     def _dropped(self, lines: int) -> None:
         self._missing += lines

@@ -226,8 +226,8 @@ class Metrics:
         self, name: str, text: str, buckets: tuple[float, ...] = SECONDS, **labels: Sequence[str]
     ) -> Histogram:
         """Declare a histogram; labels as of `_counter`."""
-        made = Histogram(name, text, labels, registry=self.registry, buckets=buckets)
-        return _with_series(made, labels)
+        histogram = Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+        return _with_series(histogram, labels)
 
     def _gauge(self, name: str, text: str, mode: Mode = "livesum", labels: Iterable[str] = ()) -> Gauge:
         return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=mode)
@@ -315,10 +315,10 @@ class Metrics:
             generation, model, fmt = trial
             self._set_info(self._trial_info, 0, (generation, model, str(fmt)))
 
-    def show_canary(self, wanted: float, taken: float) -> None:
+    def show_canary(self, target: float, actual: float) -> None:
         """Show which share of the conversations the trial is to answer, and which it does."""
-        self.series(self._canary_share, "wanted").set(wanted)
-        self.series(self._canary_share, "taken").set(taken)
+        self.series(self._canary_share, "wanted").set(target)
+        self.series(self._canary_share, "taken").set(actual)
 
     def count_canary(self, side: str, replaced: str | None = None) -> None:
         """Count a ranking while a trial has a share, and why the live generation answered one of the trial's."""

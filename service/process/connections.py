@@ -157,35 +157,35 @@ class Beginnings:
     """
 
     def __init__(self) -> None:
-        self._new, self._known = deque[asyncio.Future[None]](), deque[asyncio.Future[None]]()
-        self._rate, self._looked_at = Rate(FEWEST_TURNS), 0.0
+        self._new, self._served = deque[asyncio.Future[None]](), deque[asyncio.Future[None]]()
+        self._rate, self._last_turn = Rate(FEWEST_TURNS), 0.0
 
     def is_late(self, is_known: bool) -> bool:
         """Whether a request that comes now would wait too long, if turns go on as they lately did."""
-        own, other = (self._known, self._new) if is_known else (self._new, self._known)
+        own, other = (self._served, self._new) if is_known else (self._new, self._served)
         return self._rate.measured(len(own) + min(len(own), len(other))) > BEGIN_SECONDS
 
     async def turn(self, is_known: bool) -> None:
         """Wait until a request may begin; `is_known`: its connection has had an answer."""
         loop = asyncio.get_running_loop()
-        if not self._new and not self._known:
-            self._looked_at = time.monotonic()
+        if not self._new and not self._served:
+            self._last_turn = time.monotonic()
             loop.call_soon(self._next, loop)
         begins = loop.create_future()
-        (self._known if is_known else self._new).append(begins)
+        (self._served if is_known else self._new).append(begins)
         await begins
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
-        if len(self._new) + len(self._known) > BEGINNINGS:  # a turn with less to do says nothing of those with more
-            self._rate.learn(BEGINNINGS, now - self._looked_at)
-        self._looked_at = now
-        for line, other in ((self._known, self._new), (self._new, self._known)):
+        if len(self._new) + len(self._served) > BEGINNINGS:  # a turn with less to do says nothing of those with more
+            self._rate.learn(BEGINNINGS, now - self._last_turn)
+        self._last_turn = now
+        for line, other in ((self._served, self._new), (self._new, self._served)):
             if line or other:
                 begins = (line or other).popleft()
                 if not begins.done():  # cancelled
                     begins.set_result(None)
-        if self._new or self._known:
+        if self._new or self._served:
             loop.call_soon(self._next, loop)
 
 

@@ -140,12 +140,12 @@ def serve(
 def _allow_files(many: int) -> None:
     """Let the process open so many files, and as many as the store may need, if the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = many + FILES_BESIDE_CONNECTIONS
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    need = many + FILES_BESIDE_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < need:
+        allowed = need if hard == resource.RLIM_INFINITY else min(need, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        if allowed < wanted:
-            fields = {"may_open": allowed, "would_need": wanted}
+        if allowed < need:
+            fields = {"may_open": allowed, "would_need": need}
             log.warning("too few files may be open (ulimit -n) for max_connections", extra={"fields": fields})
 
 

@@ -67,8 +67,8 @@ class MetricFiles:
     def link(self) -> None:
         """Make the directory and the links in it, as far as they are missing or wrong."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = self.directory.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        status = self.directory.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise PermissionError(errno.EPERM, "made by another user, or a link; remove it", str(self.directory))
         for name, descriptor in self._files.items():
             path, target = self.directory / name, f"/proc/self/fd/{descriptor}"
@@ -136,7 +136,7 @@ class _Worker:
         self.is_ready = False  # it accepts requests
         self.failure = ""  # why it could not start; empty where it has not said so
 
-    async def said(self, within_seconds: float | None) -> str:
+    async def next_word(self, within_seconds: float | None) -> str:
         """Return its next word; empty at its end."""
         assert self.process.stdout is not None, "opened as a pipe"
         word, _, rest = (await asyncio.wait_for(self.process.stdout.readline(), within_seconds)).decode().partition(" ")
@@ -243,7 +243,7 @@ class _Supervisor:
     async def _heard(self, worker: _Worker) -> bool:
         """Wait for a worker's next word; returns whether there may be more."""
         try:
-            word = await worker.said(SILENT_SECONDS if worker.is_ready else None)
+            word = await worker.next_word(SILENT_SECONDS if worker.is_ready else None)
             if word == READY:
                 self._count_in(worker)
             elif word == BEAT:

@@ -35,8 +35,8 @@ def main() -> int:
     logs.configure(settings.log_level, settings.log_format, tells=slot == 0)  # one speaks for all
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     try:
-        said = partial(_say, READY), partial(_say, BEAT)
-        serve(settings, inherited(listener), signals, *said, SharedBuckets(rates))
+        reports = partial(_say, READY), partial(_say, BEAT)
+        serve(settings, inherited(listener), signals, *reports, SharedBuckets(rates))
     except RankingError as error:
         _say(f"{FAILED} {' '.join(str(error).split())}")
         return 1

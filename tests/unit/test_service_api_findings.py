@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from polyrank.service.api import findings
-from polyrank.service.api.findings import MAX_ERRORS, MAX_FOUND, found_in, refusal
+from polyrank.service.api.findings import MAX_ERRORS, MAX_FOUND, findings_in, refusal
 from polyrank.service.api.pool_requests import IndexIn, ListIn, UpsertIn
 from polyrank.service.api.requests import RankIn
 from polyrank.service.errors import BodyInvalid, BodyMalformed
@@ -113,8 +113,8 @@ def test_meant_names_are_looked_for_only_where_they_are_shown(count: int, guesse
 
 def test_parameters_are_no_more_work_than_fields(guessed: list[str]) -> None:
     errors = [{"type": "extra_forbidden", "loc": ("query", str(n)), "input": ""} for n in range(1000, 6000)]
-    assert found_in(errors, ListIn) == [("", "5000 things are wrong with the request: too many to name")]
-    assert len(found_in(errors[:MAX_FOUND], ListIn)) == len(guessed) == MAX_ERRORS
+    assert findings_in(errors, ListIn) == [("", "5000 things are wrong with the request: too many to name")]
+    assert len(findings_in(errors[:MAX_FOUND], ListIn)) == len(guessed) == MAX_ERRORS
 
 
 def test_a_meant_name_that_is_shown_is_looked_for_behind_any_number_of_other_mistakes(guessed: list[str]) -> None:
