@@ -98,12 +98,12 @@ def findings_in(
     """Return one finding for each of the first mistakes; `model` names the fields that unknown ones may stand for."""
     if len(errors) > MAX_FOUND:
         return _too_many(len(errors))
-    read = [_read(error) for error in errors]
-    mistyped = {error.place[:-1] for error in read if error.kind == "literal_error"}  # no other field of it fits
+    mistakes = [_read(error) for error in errors]
+    mistyped = {error.place[:-1] for error in mistakes if error.kind == "literal_error"}  # no other field of it fits
     meant = [
         error
-        for error in read
-        if not (error.expected and _is_explained(error, read))
+        for error in mistakes
+        if not (error.expected and _is_explained(error, mistakes))
         and not (error.kind in ("missing", "extra_forbidden") and error.place[:-1] in mistyped)
     ]
     unknown = [error for error in meant if error.kind == "extra_forbidden" and model][:most]
@@ -176,12 +176,12 @@ def _models_at(annotation: Any, location: Location) -> set[type[BaseModel]]:
     models = set(_models_in(annotation))
     for part in location:
         fields = [one.model_fields[part] for one in models if part in one.model_fields]
-        named = {one for one in models if re.search(rf"\b{one.__name__}\b", str(part))}
+        matches = {one for one in models if re.search(rf"\b{one.__name__}\b", str(part))}
         if fields and isinstance(part, str):
             models = {inner for field in fields for inner in _models_in(field.annotation)}
             models |= {inner for field in fields for meta in field.metadata for inner in _models_in(meta)}
-        elif named:
-            models = named
+        elif matches:
+            models = matches
     return models
 
 

@@ -156,13 +156,13 @@ class Live(Generic[S]):
         with self._switching:
             pointer = self._look()
             if pointer is not None and pointer != self._followed:
-                named, _ = pointer
-                if self.current is None or self.current.generation.id != named:
+                generation, _ = pointer
+                if self.current is None or self.current.generation.id != generation:
                     try:
-                        self._serve(self.load(named))
+                        self._serve(self.load(generation))
                     except RankingError as error:
                         self._metrics.series(self._metrics.switches, "refused").inc()
-                        self._refuse(named, error)
+                        self._refuse(generation, error)
                         if isinstance(error, Shortage):
                             raise
                 self._followed = pointer  # only now: after an error that is no refusal it is tried again
@@ -230,13 +230,13 @@ class Live(Generic[S]):
         """Read CURRENT; a damaged one is logged and counts as none."""
         try:
             stamp = self._store.stamp()  # first, so that a change after it is seen the next time
-            named = self._store.current()
+            generation = self._store.current()
         except GenerationCorrupt as error:
             if self.refused.get("CURRENT") != str(error):
                 self._refuse("CURRENT", error)
             return None
         self._accept("CURRENT")
-        return None if named is None else (named, stamp)
+        return None if generation is None else (generation, stamp)
 
     def load(self, generation: str) -> S:
         """Do what `Holder.load` does; what the system lacks at the moment is a Shortage."""

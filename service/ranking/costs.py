@@ -28,8 +28,8 @@ def ranking_tokens(request: RankRequest, ranker: VectorScorer, pool: int, scorer
     pool: how many candidates that has. scorer: of the best candidates; None: of none.
     """
     context, count = _context_tokens(request.conversation), request.top_n or 0
-    read = 0 if scorer is None else context * _readings(scorer, count) + count * TOKENS_A_CANDIDATE
-    return search_tokens(request, ranker, pool) + context + read
+    pairs = 0 if scorer is None else context * _readings(scorer, count) + count * TOKENS_A_CANDIDATE
+    return search_tokens(request, ranker, pool) + context + pairs
 
 
 def search_tokens(request: RankRequest, ranker: VectorScorer, pool: int) -> int:
@@ -72,8 +72,8 @@ def explaining_tokens(request: ExplainRequest) -> int:
 
 def pair_tokens(scorer: PairScorer, conversation: Conversation, texts: Sequence[str]) -> int:
     """Estimate reading each text together with a context."""
-    read = _context_tokens(conversation) * _readings(scorer, len(texts))
-    return TOKENS_A_REQUEST + read + text_tokens(texts)
+    contexts = _context_tokens(conversation) * _readings(scorer, len(texts))
+    return TOKENS_A_REQUEST + contexts + text_tokens(texts)
 
 
 def _readings(scorer: PairScorer, count: int) -> int:

@@ -84,11 +84,11 @@ class Engine:
         with runtime.admission.admitted(journey, tokens, new):
             async with journey.in_time():
                 if texts is None:
-                    read, truncation = await runtime.forwards.tokenize_context(ranker, request.conversation, journey)
-                    context = ContextOnce(runtime.forwards, ranker, read)
+                    ids, truncation = await runtime.forwards.tokenize_context(ranker, request.conversation, journey)
+                    context = ContextOnce(runtime.forwards, ranker, ids)
                     ranked = await pool.rank(request, context)
                     filling = selection.filling(request, ranked.places)
-                    ranked = replace(ranked, truncation=truncation, tokens=len(read))
+                    ranked = replace(ranked, truncation=truncation, tokens=len(ids))
                     # A part that is missing may have what a filter lets through.
                     if request.filter is not None and not ranked.places and ranked.searched is None:
                         ranked = replace(ranked, notes=await pool.filter_notes(request.filter))
@@ -323,8 +323,8 @@ class Pool:
 
         def candidates(numbers: Rows) -> list[Candidate]:
             of = owner[numbers]
-            read = [each.candidates(own[numbers][of == at]) for at, each in enumerate(stocks)]
-            return list(interleaved(read, of))
+            by_stock = [each.candidates(own[numbers][of == at]) for at, each in enumerate(stocks)]
+            return list(interleaved(by_stock, of))
 
         def gather(numbers: Rows, first_only: bool = False) -> tuple[Representations, bool]:
             of, blocks, available = owner[numbers], [nothing_of(self._serving.generation.manifest)], True

@@ -77,7 +77,7 @@ class Explained:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-class _Read(NamedTuple):
+class _Readings(NamedTuple):
     """What was read to explain candidates: tokens, sums over them, and scores without tokens, (T, N)."""
 
     tokens: list[PlacedToken]
@@ -137,25 +137,27 @@ async def _explained(
     places = sorted(ranked.places, key=lambda place: place.index or 0)
     ranker = serving.ranker
     if isinstance(ranker, VectorRanker):
-        read = await _read(runtime, ranker, request, gathered, [place.text for place in places], journey)
+        readings = await _read(runtime, ranker, request, gathered, [place.text for place in places], journey)
     elif isinstance(ranker, LexicalRanker):
         why = f"{in_words(ranker.architecture)}: its scores are what words add"
-        read = _Read([], [[]] * len(places), [Explanation()] * len(places), {"tokens": why}, None)
+        readings = _Readings([], [[]] * len(places), [Explanation()] * len(places), {"tokens": why}, None)
     else:
         raise InvalidInput(f"the scores of {in_words(ranker.architecture)} cannot be explained")
     words = serving.generation.words
     if words is not None:
         words = replace(words, evidence=words.evidence.sharing(ranked.turns_share))
     tell = partial(_terms, words, request, [place.text for place in places])
-    terms = await runtime.candidates.run(tell, journey, "score")
+    terms, occlusion = await runtime.candidates.run(tell, journey, "score"), readings.occlusion
     candidates = [
-        ExplainedCandidate(place, explanation, reply, own, None if read.occlusion is None else read.occlusion[:, at])
+        ExplainedCandidate(place, explanation, reply, own, None if occlusion is None else occlusion[:, at])
         for at, (place, explanation, reply, own) in enumerate(
-            zip(places, read.explanations, read.replies, terms, strict=True)
+            zip(places, readings.explanations, readings.replies, terms, strict=True)
         )
     ]
     late_weight = 1.0 if words is None else words.evidence.late_weight
-    return Explained(read.tokens, candidates, read.unexplained, late_weight, ranked.missing_ids, ranked.truncation)
+    return Explained(
+        readings.tokens, candidates, readings.unexplained, late_weight, ranked.missing_ids, ranked.truncation
+    )
 
 
 async def _read(
@@ -165,7 +167,7 @@ async def _read(
     gathered: sent_candidates.GatheredRequest,
     texts: Sequence[str],
     journey: Journey,
-) -> _Read:
+) -> _Readings:
     conversation, forwards = request.ranking.conversation, runtime.forwards
     explainer: VectorExplainer = ranker.explainer
     placed, _ = await forwards.tokenize(explainer.context_steps(conversation), conversation.letters, journey)
@@ -186,7 +188,7 @@ async def _read(
 
     explanations = await runtime.candidates.run(tell, journey, "score")
     tokens = explainer.context_tokens(placed)
-    return _Read(
+    return _Readings(
         tokens,
         [explainer.reply_tokens(each) for each in replies],
         explanations,
@@ -210,8 +212,8 @@ async def _occluded(
     run = _OccludedContexts(ranker, representations)
     whole, *others = await runtime.forwards.explain(run, sequences, list(map(len, sequences)), journey)
     drops = np.full((len(tokens), len(representations.first)), np.nan)
-    shown = [at for at, token in enumerate(tokens) if token.start is not None]
-    drops[shown] = [whole - other for other in others]
+    positions = [at for at, token in enumerate(tokens) if token.start is not None]
+    drops[positions] = [whole - other for other in others]
     return drops
 
 
@@ -248,7 +250,7 @@ async def _with_pairs(
     outputs = np.array(rows).reshape(len(texts), 1 + len(parts), 2)
     weight = 1.0 if counted is None else counted.evidence.late_weight
     terms = await runtime.candidates.run(partial(_terms, counted, request, texts), journey, "rerank")
-    read = [
+    explained_pairs = [
         ExplainedPair(
             float(score),
             weight * float(own[0, 1]) if explainer.is_residual else None,
@@ -258,7 +260,7 @@ async def _with_pairs(
         )
         for score, own, words_add in zip(scores, outputs, terms, strict=True)
     ]
-    candidates = [replace(each, pair=pair) for each, pair in zip(explained.candidates, read, strict=True)]
+    candidates = [replace(each, pair=pair) for each, pair in zip(explained.candidates, explained_pairs, strict=True)]
     return replace(explained, candidates=candidates)
 
 

@@ -192,10 +192,10 @@ class Serving:
 
     def missing(self, ids: Sequence[str]) -> list[str]:
         """Return those of the ids that are not there, in their order; for one thread at a time."""
-        gone: set[str] = set()
+        absent: set[str] = set()
         for part, positions in self.by_part(ids).items():
-            gone.update(self.parts[part].missing([ids[at] for at in positions.tolist()]))
-        return [each for each in ids if each in gone]
+            absent.update(self.parts[part].missing([ids[at] for at in positions.tolist()]))
+        return [each for each in ids if each in absent]
 
     def caught_up(self) -> "Serving":
         """Return it with the updates written since; for one thread at a time."""

@@ -96,16 +96,16 @@ async def rerank(
     texts, own = [place.text for place in first], journey.before_answer()
     try:
         async with own.in_time():
-            read = await read_pairs(
+            pairs = await read_pairs(
                 runtime, scorer, words, request.conversation, texts, own, ranked.turns_share, must_fit=True
             )
     except (DeadlineExceeded, TimeTooShort):
         return ranked.without("rerank_skipped_deadline")
     except InferenceFailed:
         return ranked.without("rerank_failed")
-    order = np.argsort(-read.scores, kind="stable").tolist()  # equal scores keep the order given
-    read_first = [replace(first[at], cross=float(read.scores[at])) for at in order]
-    one, other = ranked.truncation, read.truncation  # the encoder that saw less tells what was not seen
+    order = np.argsort(-pairs.scores, kind="stable").tolist()  # equal scores keep the order given
+    read_first = [replace(first[at], cross=float(pairs.scores[at])) for at in order]
+    one, other = ranked.truncation, pairs.truncation  # the encoder that saw less tells what was not seen
     cut = Truncation(max(one.turns, other.turns), max(one.tokens, other.tokens), max(one.candidates, other.candidates))
     return replace(ranked, places=read_first + rest, truncation=cut)
 

@@ -105,7 +105,7 @@ class LocalPart(Searchable):
                     query=afforded,
                     codes=encoded.encoding.codes,
                     journey=journey,
-                    read=words,
+                    basis=words,
                     with_candidates=query.with_candidates and query.most_exact is None,
                 )
                 batch = SearchBatch(self.snapshot.generation if search.shares else search, runtime.settings.threads)
@@ -160,7 +160,7 @@ class _Allowed:
         return mask
 
 
-class Read(NamedTuple):
+class Basis(NamedTuple):
     """What was read for a search before it begins."""
 
     words: WordValues | None  # what they say for every row; None: they do not count
@@ -168,7 +168,7 @@ class Read(NamedTuple):
     best: BestByWords | None = None  # the rows for which words say most; None: all that are allowed are scored
 
 
-def read_words(part: Searchable, query: PoolQuery) -> Read | None:
+def read_words(part: Searchable, query: PoolQuery) -> Basis | None:
     """Read the lexical score of every row, and choose the best rows by it; None where words do not count.
 
     All of that takes time in proportion to the pool, so it is not for the search thread.
@@ -179,7 +179,7 @@ def read_words(part: Searchable, query: PoolQuery) -> Read | None:
     allowed, index, best = _allowed(part.snapshot, query), part.snapshot.generation.index, None
     if index is not None and _plan(part, query, allowed) in ("index", "selector"):
         best = best_by_words(index, words.own, query.retrieved, allowed.mask(index.count))
-    return Read(words, allowed, best)
+    return Basis(words, allowed, best)
 
 
 def affordable(part: Searchable, query: PoolQuery, journey: Journey, rate: Rate) -> PoolQuery:
@@ -203,7 +203,7 @@ class PoolSearch:
     query: PoolQuery
     codes: NDArray[np.float32]  # context vectors (M, D)
     journey: Journey
-    read: Read | None = None  # what was read of words; None: they do not count
+    basis: Basis | None = None  # what was read of words; None: they do not count
     with_candidates: bool = False  # also give the candidates that are found
 
     @property
@@ -258,21 +258,21 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[S
     Those that scan share a pass. FAISS uses as many threads as given; None leaves it to FAISS.
     """
     began = time.perf_counter()
-    reads = [each.read or Read(None, _allowed(each.part.snapshot, each.query)) for each in searches]
-    shortlists = [_indexed(each, read, threads) for each, read in zip(searches, reads, strict=True)]
+    bases = [each.basis or Basis(None, _allowed(each.part.snapshot, each.query)) for each in searches]
+    shortlists = [_indexed(each, basis, threads) for each, basis in zip(searches, bases, strict=True)]
     scanned = [at for at, shortlist in enumerate(shortlists) if shortlist is None]
     queries = []
     for at in scanned:
-        each, (words, allowed, _) = searches[at], reads[at]
+        each, (words, allowed, _) = searches[at], bases[at]
         mask = allowed.mask(each.part.snapshot.generation.manifest.count)
         queries.append(Query(each.codes, each.query.depth, mask, None if words is None else words.own))
     for at, best in zip(scanned, searches[0].part.scan.top_k(queries) if queries else (), strict=True):
-        allowed = reads[at].allowed
+        allowed = bases[at].allowed
         plan: Plan = "scan" if allowed.own is None else "matches"
         shortlists[at] = Shortlist(best.rows, best.scores, allowed.count, -np.inf, plan)
     every = [
         _with_added(each, words, allowed, shortlist)
-        for each, (words, allowed, _), shortlist in zip(searches, reads, shortlists, strict=True)
+        for each, (words, allowed, _), shortlist in zip(searches, bases, shortlists, strict=True)
         if shortlist is not None
     ]
     for each in searches:
@@ -305,10 +305,10 @@ def _plan(part: Searchable, query: PoolQuery, allowed: _Allowed) -> Plan:
     return "matches" if scans or len(allowed.own) <= few else "selector"
 
 
-def _indexed(search: PoolSearch, read: Read, threads: int | None) -> Shortlist | None:
+def _indexed(search: PoolSearch, basis: Basis, threads: int | None) -> Shortlist | None:
     """Find the union of what the index finds for each context vector; None: all rows allowed must be scored."""
     index, query, codes = search.part.snapshot.generation.index, search.query, search.codes
-    words, allowed, best = read
+    words, allowed, best = basis
     if index is None or (plan := _plan(search.part, query, allowed)) in ("scan", "matches"):
         return None
     if words is not None and best is None:  # a GPU that scanned when words were read has failed since
@@ -345,7 +345,7 @@ def _with_added(search: PoolSearch, words: WordValues | None, allowed: _Allowed,
 
 def part_hits(search: PoolSearch, shortlist: Shortlist) -> Hits:
     """Score the rows that were found in a part, unless a scan has, and fetch the best if that is asked for."""
-    part, words, journey = search.part, None if search.read is None else search.read.words, search.journey
+    part, words, journey = search.part, None if search.basis is None else search.basis.words, search.journey
     rows, scores, cache_available = shortlist.rows, shortlist.scores, True
     if scores is None:
         gather = partial(part.gather, rows, journey.budget, first_only=True)

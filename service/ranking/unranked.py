@@ -47,14 +47,14 @@ async def embed_queries(runtime: Runtime, serving: Serving, texts: Sequence[str]
     """Encode each text as a context; errors as `embed`, and InvalidInput where a context has several vectors."""
     ranker, forwards = serving.ranker, runtime.forwards
     async with runtime.admitted(journey, costs.text_tokens(texts)):
-        read = [await forwards.tokenize_context(ranker, Conversation.of(text), journey) for text in texts]
-        encoded = await forwards.contexts(ranker, [tokens for tokens, _ in read], journey)
+        contexts = [await forwards.tokenize_context(ranker, Conversation.of(text), journey) for text in texts]
+        encoded = await forwards.contexts(ranker, [tokens for tokens, _ in contexts], journey)
     if any(len(each.codes) != 1 for each in encoded):
         why = f"a {ranker.architecture}-encoder makes several vectors of one query, not one"
         raise InvalidInput(f"{why}; ask /rank, or embed texts as documents")
-    cut = sum(truncation.tokens > 0 for _, truncation in read)
+    cut = sum(truncation.tokens > 0 for _, truncation in contexts)
     vectors = Representations(np.concatenate([each.codes for each in encoded]))
-    return Embeddings(vectors, sum(len(tokens) for tokens, _ in read), cut, journey.seconds)
+    return Embeddings(vectors, sum(len(tokens) for tokens, _ in contexts), cut, journey.seconds)
 
 
 async def tokenize(runtime: Runtime, work: Callable[[str], T], texts: Sequence[str], journey: Journey) -> list[T]:
@@ -145,11 +145,11 @@ class _Classifying:
         self, network: CrossRanker, conversations: Sequence[Conversation], labels: Sequence[str]
     ) -> _ClassLogits:
         """Read each conversation together with the name of each class."""
-        read = [await self._forwards.split(network, each, labels, self._journey) for each in conversations]
-        pairs, lengths = [pair for each in read for pair in each.pairs], [n for each in read for n in each.lengths]
+        splits = [await self._forwards.split(network, each, labels, self._journey) for each in conversations]
+        pairs, lengths = [pair for each in splits for pair in each.pairs], [n for each in splits for n in each.lengths]
         scores = await self._run("pair", Work(PairBatch(network), pairs, lengths))
         logits = np.array(scores, np.float32).reshape(len(conversations), len(labels))
-        return _ClassLogits(logits, _sum([each.truncation for each in read]), sum(lengths))
+        return _ClassLogits(logits, _sum([each.truncation for each in splits]), sum(lengths))
 
     async def _scored_apart(
         self, network: VectorRanker, conversations: Sequence[Conversation], labels: Representations
@@ -166,8 +166,8 @@ class _Classifying:
         self, network: VectorRanker, conversations: Sequence[Conversation]
     ) -> tuple[list[list[int]], Truncation]:
         """Tokenise conversations; also returns what was cut of all."""
-        read = [await self._forwards.tokenize_context(network, each, self._journey) for each in conversations]
-        return [ids for ids, _ in read], _sum([truncation for _, truncation in read])
+        contexts = [await self._forwards.tokenize_context(network, each, self._journey) for each in conversations]
+        return [ids for ids, _ in contexts], _sum([truncation for _, truncation in contexts])
 
     async def _run(self, lane: Lane, work: Work) -> list[Any]:
         return await self._forwards.run(lane, work, self._journey)

@@ -153,14 +153,14 @@ def _tokens(ranker: VectorScorer, wrapped: bool, text: str) -> bytes:
 @router.get("/models", **_MODELS)
 async def models(request: Request) -> dict[str, Any]:
     """The models that are served: the first one reranks, those that embed say so."""
-    listed: dict[str, dict[str, Any]] = {}  # by name: the setting `served_model_name` gives all the same
+    entries: dict[str, dict[str, Any]] = {}  # by name: the setting `served_model_name` gives all the same
     resources: Resources = request.state.resources
     for model in served_models.every(resources):
         created = 0 if model.serving is None else int(model.serving.loaded_at)
         entry = {"id": model.name, "object": "model", "owned_by": "polyrank", "created": created}
         entry["capabilities"] = ["rerank", "embed"] if _embeds(model.serving) else ["rerank"]
-        listed[model.name] = entry
-    return {"object": "list", "data": [*listed.values()]}
+        entries[model.name] = entry
+    return {"object": "list", "data": [*entries.values()]}
 
 
 def _embeds(serving: Serving | None) -> bool:

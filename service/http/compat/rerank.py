@@ -118,10 +118,10 @@ _DESCRIBED: dict[str, Any] = {
 async def rerank(request: Request) -> Response:
     """Rank documents against a query, as the rerankers of TEI, Cohere, Jina, vLLM, infinity and Voyage do."""
     resources: Resources = request.state.resources
-    named = dialect_of_header(request.headers.get(HEADER))
+    from_header = dialect_of_header(request.headers.get(HEADER))
     journey = bodies.journey(request, resources.settings)
     body = await bodies.read(request, CompatRerankIn)
-    request.state.dialect = dialect = dialect_of(body, named, resources.settings.rerank_dialect)
+    request.state.dialect = dialect = dialect_of(body, from_header, resources.settings.rerank_dialect)
     bodies.check_lengths("query", [body.query], resources.settings)
     sent, longest = body.sent or [], resources.settings.max_text_chars
     bodies.check_count(sent, resources.settings)
@@ -164,9 +164,9 @@ async def _score(
     conversation = Conversation.of(query)
     if served.serving is None:
         words = None if resources.live.current is None else resources.live.current.generation.words
-        read = await score_pairs(resources.runtime, words, conversation, texts, journey)
+        pairs = await score_pairs(resources.runtime, words, conversation, texts, journey)
         line = line_of(served.scorer, counts_words=words is not None)
-        scored = _Scored(read.scores, read.tokens, read.truncation, read.seconds, line=line)
+        scored = _Scored(pairs.scores, pairs.tokens, pairs.truncation, pairs.seconds, line=line)
     else:
         candidates = tuple(SentCandidate(None, text) for text in texts)
         todo = RankRequest(conversation=conversation, candidates=candidates, top_k=len(texts))

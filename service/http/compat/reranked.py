@@ -136,15 +136,15 @@ def dialect_of_header(value: str | None) -> Dialect | None:
     raise HeaderInvalid(f"{HEADER}: is not one of {', '.join(DIALECTS)}")
 
 
-def dialect_of(body: CompatRerankIn, named: Dialect | None, setting: Dialect | None) -> Dialect:
-    """Choose the dialect: the one that the header `named`; else TEI for `texts`; else the setting's; else by `top_k`.
+def dialect_of(body: CompatRerankIn, from_header: Dialect | None, setting: Dialect | None) -> Dialect:
+    """Choose the dialect: the one `from_header`; else TEI for `texts`; else the setting's; else by `top_k`.
 
     Raises DialectUnknown if there is nothing to rank.
     """
     if body.sent is None:
         raise DialectUnknown("give the texts to rank as `documents`, or as `texts` (TEI)")
-    if named is not None:
-        return named
+    if from_header is not None:
+        return from_header
     if body.texts is not None:
         return "tei"
     if setting is not None:
@@ -227,9 +227,9 @@ def placed(
     line: Line = AS_IT_IS,
 ) -> list[RankedDocument]:
     """Order documents by score, equal ones as sent; return the first `limit`."""
-    shown = (scores if raw_scores else relevance(scores, line)).tolist()
+    values = (scores if raw_scores else relevance(scores, line)).tolist()
     order = np.argsort(-scores, kind="stable")[:limit].tolist()
-    return [RankedDocument(at, shown[at], documents[at]) for at in order]
+    return [RankedDocument(at, values[at], documents[at]) for at in order]
 
 
 def search_units(documents: int) -> int:

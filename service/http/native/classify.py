@@ -45,7 +45,7 @@ async def classify(request: Request) -> ClassifyOut:
     output = await bodies.while_connected(request, doing)
     request.state.account = Account(None, [], output.seconds)
     cut = with_unread(output.truncation, body, conversation)
-    spent = {**output.seconds, "total": time.monotonic() - request.state.arrived}
+    stages = {**output.seconds, "total": time.monotonic() - request.state.arrived}
     best = np.argmax(output.probabilities, axis=1).tolist()
     return ClassifyOut(
         results=[
@@ -56,6 +56,6 @@ async def classify(request: Request) -> ClassifyOut:
             name=classifier.name, architecture=classifier.network.architecture, fingerprint=classifier.fingerprint
         ),
         truncated=TruncatedOut(turns=cut.turns, tokens=cut.tokens, candidates=cut.candidates),
-        timings_ms=TimingsOut(**{stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}),
+        timings_ms=TimingsOut(**{stage: round(seconds * 1000, 3) for stage, seconds in stages.items()}),
         request_id=request.state.request_id,
     )

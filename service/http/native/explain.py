@@ -67,10 +67,12 @@ def _served(resources: Resources, which: str) -> Serving:
     return trial
 
 
-def _rendered(request: Request, serving: Serving, explained: Explained, body: ExplainIn, read: Conversation) -> bytes:
-    answer = answer_of(serving, explained, body, read)
-    spent = {**explained.seconds, "total": time.monotonic() - request.state.arrived}
-    answer["timings_ms"] = {stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}
+def _rendered(
+    request: Request, serving: Serving, explained: Explained, body: ExplainIn, conversation: Conversation
+) -> bytes:
+    answer = answer_of(serving, explained, body, conversation)
+    stages = {**explained.seconds, "total": time.monotonic() - request.state.arrived}
+    answer["timings_ms"] = {stage: round(seconds * 1000, 3) for stage, seconds in stages.items()}
     answer["request_id"] = request.state.request_id
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
@@ -85,13 +87,13 @@ def to_request(body: ExplainIn, settings: Settings) -> ExplainRequest:
     return ExplainRequest(ranking=ranking, occlusion=body.occlusion, cross=body.cross)
 
 
-def answer_of(serving: Serving, explained: Explained, body: ExplainIn, read: Conversation) -> dict[str, Any]:
+def answer_of(serving: Serving, explained: Explained, body: ExplainIn, conversation: Conversation) -> dict[str, Any]:
     """Return the fields of an `ExplainOut`, except those that belong to the request (timings, id).
 
-    read: what was explained of the conversation that was sent.
+    conversation: what was explained of the one that was sent.
     """
-    model, cut = serving.generation.manifest.model, with_unread(explained.truncation, body, read)
-    placed = _placing(body, read)
+    model, cut = serving.generation.manifest.model, with_unread(explained.truncation, body, conversation)
+    placed = _placing(body, conversation)
     against = _relatives(explained, body.rival())
     return {
         "context": {
@@ -122,13 +124,13 @@ def answer_of(serving: Serving, explained: Explained, body: ExplainIn, read: Con
 Placed = Callable[[int | None, int | None, int | None], dict[str, int | None]]
 
 
-def _placing(body: ExplainIn, read: Conversation) -> Placed:
+def _placing(body: ExplainIn, conversation: Conversation) -> Placed:
     """Return what tells where a span of a turn that was read stands in the text that was sent."""
     turns = body.said().turns
 
     @cache
     def places(turn: int) -> list[int]:
-        return body.places(turn)[len(turns[turn].text) - len(read.turns[turn].text) :]
+        return body.places(turn)[len(turns[turn].text) - len(conversation.turns[turn].text) :]
 
     def placed(turn: int | None, start: int | None, end: int | None) -> dict[str, int | None]:
         if turn is None or start is None or end is None:
@@ -190,7 +192,7 @@ def _codes(codes: CodeContributions | None, weight: float, words: float, count: 
     order = (-codes.weights).argsort(kind="stable")
     rest, without = order[count:], codes.without_each()
     contributions = weight * codes.contributions
-    shown = [
+    rows = [
         {
             "code": at,
             "weight": float(codes.weights[at]),
@@ -207,15 +209,15 @@ def _codes(codes: CodeContributions | None, weight: float, words: float, count: 
         "weight": float(codes.weights[rest].sum()),
         "contribution": float(contributions[rest].sum()),
     }
-    return {"codes": shown, "others": others}
+    return {"codes": rows, "others": others}
 
 
 def _pair(pair: ExplainedPair, placed: Placed) -> dict[str, Any]:
-    shown = [
+    units = [
         {"turn": unit.turn, "persona": unit.persona, **placed(unit.turn, unit.start, unit.end), "drop": drop}
         for unit, drop in zip(pair.units, pair.drops.tolist(), strict=True)
     ]
-    return {"score": pair.score, "base": pair.base, "units": shown, "words": _words(pair.terms)}
+    return {"score": pair.score, "base": pair.base, "units": units, "words": _words(pair.terms)}
 
 
 def _words(terms: Sequence[Term] | None) -> dict[str, Any] | None:

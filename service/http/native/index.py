@@ -197,10 +197,10 @@ async def _overview(request: Request) -> dict[str, Any]:
 def _generations(resources: Resources) -> dict[str, Any]:
     current, trial, lease = resources.live.current, resources.trials.current, resources.trials.trial
     refused = {**resources.live.refused, **resources.trials.refused}
-    shown = {serving.generation.id for serving in (current, trial) if serving is not None}
+    served_ids = {serving.generation.id for serving in (current, trial) if serving is not None}
     others = []
     for generation in reversed(resources.store.ids()):
-        if generation in shown:
+        if generation in served_ids:
             continue
         try:
             others.append(_generation(resources.store.manifest(generation)))
@@ -208,7 +208,7 @@ def _generations(resources: Resources) -> dict[str, Any]:
             continue  # removed a moment ago
         except GenerationCorrupt as error:
             refused.setdefault(generation, error.reason)
-    listed = [{"id": generation, "reason": why} for generation, why in sorted(refused.items())]
+    refusals = [{"id": generation, "reason": why} for generation, why in sorted(refused.items())]
     on_trial = (
         trial
         and lease
@@ -224,7 +224,7 @@ def _generations(resources: Resources) -> dict[str, Any]:
         "active": current and _active(current),
         "trial": on_trial,
         "others": others,
-        "refused": listed,
+        "refused": refusals,
         "previous": history[-1] if history else None,
         "writable": os.access(resources.store.root, os.W_OK, effective_ids=True),
         "takes_pools": resources.settings.pool_root is not None,

@@ -154,14 +154,14 @@ def served(resources: Resources, which: Which) -> Serving:
 
 def completed(request: Request, outcome: Answered) -> bytes:
     """Add to an answer what belongs to this request: timings, the ranking's id and its own."""
-    spent = {**(outcome.account.seconds or _NO_SECONDS), "total": time.monotonic() - request.state.arrived}
-    timings = {stage: round(value * 1000, 3) for stage, value in spent.items()}
+    stages = {**(outcome.account.seconds or _NO_SECONDS), "total": time.monotonic() - request.state.arrived}
+    timings = {stage: round(value * 1000, 3) for stage, value in stages.items()}
     return _joined(outcome.answer, timings, request.state.request_id, outcome.ranking)
 
 
 def _joined(answer: bytes, timings_ms: Mapping[str, float], request_id: str, ranking: str | None = None) -> bytes:
-    recorded = {} if ranking is None else {"ranking_id": ranking}
-    return answer[:-1] + b"," + orjson.dumps({"timings_ms": timings_ms, **recorded, "request_id": request_id})[1:]
+    extra = {} if ranking is None else {"ranking_id": ranking}
+    return answer[:-1] + b"," + orjson.dumps({"timings_ms": timings_ms, **extra, "request_id": request_id})[1:]
 
 
 def _is_answer(answer: bytes) -> bool:
@@ -212,9 +212,9 @@ def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
     return replace(conversation, turns=tuple(cut))
 
 
-def with_unread(cut: Truncation, body: SaidIn, read: Conversation) -> Truncation:
+def with_unread(cut: Truncation, body: SaidIn, conversation: Conversation) -> Truncation:
     """Return what was cut, together with what `checked_conversation` did not read; four letters count as a token."""
-    pairs = zip(body.said().turns, read.turns, strict=True)
+    pairs = zip(body.said().turns, conversation.turns, strict=True)
     unread = sum(len(sent.text) - len(turn.text) for sent, turn in pairs)
     return replace(cut, tokens=cut.tokens + -(-unread // LETTERS_A_TOKEN)) if unread else cut
 

@@ -101,8 +101,8 @@ def accepts(values: Iterable[str]) -> bool:
     >>> accepts(["br, gzip;q=0.5"]), accepts(["gzip;q=0, *"]), accepts([])
     (True, False, False)
     """
-    named: dict[str, bool] = {}
+    allows: dict[str, bool] = {}
     for part in ",".join(values)[:1000].lower().split(","):
         name, _, weight = part.partition(";")
-        named[name.strip()] = not _REFUSED.fullmatch(weight.replace(" ", ""))
-    return named.get(CODING, named.get("*", False))
+        allows[name.strip()] = not _REFUSED.fullmatch(weight.replace(" ", ""))
+    return allows.get(CODING, allows.get("*", False))
