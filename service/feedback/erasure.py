@@ -11,7 +11,7 @@ from polyrank.index_builder.store.locks import locked
 from polyrank.service.errors import EraseUnfinished, UnknownRanking
 from polyrank.service.feedback import files
 from polyrank.service.feedback.files import Erased
-from polyrank.service.feedback.identity import Identity, folder_of, told_by
+from polyrank.service.feedback.identity import Identity, folder_of, origin_of
 from polyrank.service.feedback.records import RANKING
 
 WAIT_SECONDS: Final = 10.0  # for servers, which look once a second
@@ -28,7 +28,7 @@ class Erasing:
     left: int
     names: Set[str] = frozenset()  # digests and ids by which exported examples know what was erased
     unfinished: str | None = None  # what is not done, and what to do; None: all is
-    found: Set[str] = frozenset()  # those of the names asked for of which the files held a ranking
+    recorded: Set[str] = frozenset()  # those of the names asked for of which the files held a ranking
 
 
 def erase(root: Path, conversations: Sequence[str]) -> Erasing:
@@ -42,14 +42,14 @@ def erase(root: Path, conversations: Sequence[str]) -> Erasing:
     if not folder.is_dir():
         return Erasing(0, 0)
     identity = Identity.of(root)
-    erased_names, example_names, asked = set[str](), set[str](), dict[str, str]()
+    erased_names, example_names, name_of = set[str](), set[str](), dict[str, str]()
     for name in conversations:
         erased_names.add(identity.conversation(name))
-        asked[identity.conversation(name)] = asked[name] = name
+        name_of[identity.conversation(name)] = name_of[name] = name
         with suppress(UnknownRanking):  # it is a name, not an id
-            told = identity.checked(name)
+            origin = identity.checked(name)
             erased_names.add(name)
-            example_names.add(told.conversation or name)
+            example_names.add(origin.conversation or name)
     with locked(folder / files.REWRITING_LOCK):
         erased, named = Erased(folder), Erased(folder)
         named.times = dict.fromkeys(erased_names, at)
@@ -75,9 +75,9 @@ def erase(root: Path, conversations: Sequence[str]) -> Erasing:
             f"because they cannot be written anew ({first.strerror or first}); free some space and run the same "
             "command again"
         )
-    keys = {*ids, *(told.conversation or "" for told in filter(None, map(told_by, ids)))}
+    keys = {*ids, *(origin.conversation or "" for origin in filter(None, map(origin_of, ids)))}
     return Erasing(
-        len(ids), left, erased_names | example_names, unfinished, {asked[key] for key in keys & asked.keys()}
+        len(ids), left, erased_names | example_names, unfinished, {name_of[key] for key in keys & name_of.keys()}
     )
 
 
@@ -86,7 +86,7 @@ def _remove(folder: Path, erased: Erased) -> tuple[int, dict[str, OSError]]:
     until, failed = time.monotonic() + WAIT_SECONDS, dict[str, OSError]()
     left = files.names(folder)
     while True:
-        again = []
+        still_open = []
         for name in left:
             try:
                 is_closed = files.closed(folder, name)
@@ -95,12 +95,12 @@ def _remove(folder: Path, erased: Erased) -> tuple[int, dict[str, OSError]]:
                 if is_closed:
                     files.rewrite(folder, name, erased.holds)
                 else:
-                    again.append(name)
+                    still_open.append(name)
             except FileNotFoundError:
                 pass  # a server removed it, because it is too old
             except OSError as error:
                 failed[name] = error
-        left = again
+        left = still_open
         if not left or time.monotonic() > until:
             return len(left), failed
         time.sleep(_AGAIN_SECONDS)

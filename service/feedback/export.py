@@ -45,7 +45,7 @@ _CHOSEN_LATER = f"chosen replies of the newest conversations: they judge no mode
 
 
 @dataclass(slots=True)
-class Exported:
+class ExportTally:
     """What was kept, and what was left out and why."""
 
     rankings: int = 0  # how many the log holds
@@ -79,49 +79,49 @@ _IN_ORDER = """SELECT examples.rowid, place, kind, context, reply, conversation,
 _DIALOGUES = TypeAdapter(Dialogue)
 
 
-def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> Exported:
+def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> ExportTally:
     """Write the files; `root` is the directory of the store, `output` a new or empty one, `golden` are dialogues.
 
     Raises:
         InvalidInput: no ranking was recorded, or none with texts; or a golden set cannot be read.
         OSError: the files cannot be written; `output` holds something at the end (FileExistsError).
     """
-    done = Exported()
-    kept_apart = {said for path in golden for example in read_dialogues(path) for said in _forms(example.conversation)}
+    tally = ExportTally()
+    kept_apart = {key for path in golden for example in read_dialogues(path) for key in _forms(example.conversation)}
     with table_on_disk() as table:
         table.execute("PRAGMA journal_mode = OFF")
         table.executescript(_TABLES)
-        _read(root, table, kept_apart, done)
+        _read(root, table, kept_apart, tally)
         table.executescript(_KEEP_BACK)
-        _leave_out(table, "side = 'before' AND golden", _IN_GOLDEN, done)
+        _leave_out(table, "side = 'before' AND golden", _IN_GOLDEN, tally)
         # A context of both sides stays on one, where it is more frequent: what everybody asks shall train.
         often = "(SELECT count(*) FROM reads AS other WHERE other.said = reads.said AND other.side = '{}')"
         is_often = f"{often.format('before')} > {often.format('recent')}"
-        _leave_out(table, f"side = 'recent' AND {is_often}", _TRAINS, done, side="labels")
+        _leave_out(table, f"side = 'recent' AND {is_often}", _TRAINS, tally, side="labels")
         is_later = "said IN (SELECT said FROM reads WHERE side = 'recent')"
-        _leave_out(table, f"side = 'before' AND {is_later}", f"examples whose context is kept for {LATER}", done)
+        _leave_out(table, f"side = 'before' AND {is_later}", f"examples whose context is kept for {LATER}", tally)
         [[chosen]] = table.execute(f"SELECT count(*) FROM ({_IN_ORDER} WHERE side = 'recent' AND kind = 'chosen')")
-        done.left_out[_CHOSEN_LATER] += chosen
-        _keep(table, done)
+        tally.left_out[_CHOSEN_LATER] += chosen
+        _keep(table, tally)
         right = Positives(_DIALOGUES.validate_json(each) for (each,) in table.execute("SELECT dialogue FROM examples"))
         shown = "SELECT kind, dialogue FROM"
         trains = f"{shown} ({_IN_ORDER}) JOIN kept ON kept.example = rowid ORDER BY chosen, kept.place"
         judges = f"{shown} ({_IN_ORDER} WHERE side = 'recent' AND kind != 'chosen') ORDER BY place, rowid"
         labels = """SELECT label, dialogue FROM reads JOIN ordered ON read = reads.rowid
             WHERE side IN ('recent', 'labels') AND label IS NOT NULL ORDER BY place"""
-        done.left_out = +done.left_out  # without those that count 0
+        tally.left_out = +tally.left_out  # without those that count 0
         with filling(output, TRAIN) as inside:
-            for name, wanted in {TRAIN: trains, LATER: judges, LABELS: labels}.items():
-                counts = done.files[name] = Counter[str]()
+            for name, query in {TRAIN: trains, LATER: judges, LABELS: labels}.items():
+                counts = tally.files[name] = Counter[str]()
                 with new_dialogues(inside / name) as write:
-                    for kind, content in table.execute(wanted):
+                    for kind, content in table.execute(query):
                         dialogue = _DIALOGUES.validate_json(content)
                         counts[kind] += 1
                         # What was right for the same context elsewhere is no negative.
-                        known = right.of(dialogue.conversation) if name == TRAIN else ()
-                        negatives = [text for text in dialogue.negatives if text_key(text) not in known]
+                        right_keys = right.of(dialogue.conversation) if name == TRAIN else ()
+                        negatives = [text for text in dialogue.negatives if text_key(text) not in right_keys]
                         write(replace(dialogue, negatives=tuple(negatives) if name == TRAIN else ()))
-    return done
+    return tally
 
 
 def _forms(conversation: Conversation) -> tuple[int, int]:
@@ -130,58 +130,58 @@ def _forms(conversation: Conversation) -> tuple[int, int]:
     return turns_key(conversation), turns_key(Conversation(tuple(redacted)))
 
 
-def _read(root: Path, table: sqlite3.Connection, kept_apart: Collection[int], done: Exported) -> None:
+def _read(root: Path, table: sqlite3.Connection, kept_apart: Collection[int], tally: ExportTally) -> None:
     replies, with_texts = Replies(root), False
     for use in uses(root):
-        ranking, said = use.ranking, use.ranking.said
-        done.rankings += 1
-        done.with_feedback += bool(use.events)
-        with_texts = with_texts or said is not None
+        ranking, talk = use.ranking, use.ranking.said
+        tally.rankings += 1
+        tally.with_feedback += bool(use.events)
+        with_texts = with_texts or talk is not None
         if not use.events:
             continue
-        if said is None or not any(turn.text.strip() for turn in said.turns):  # a function of the operator took all
-            done.left_out["rankings that were recorded without texts"] += 1
+        if talk is None or not any(turn.text.strip() for turn in talk.turns):  # a function of the operator took all
+            tally.left_out["rankings that were recorded without texts"] += 1
             continue
         outcome, name = outcome_of(use), ranking.conversation or ranking.id
-        texts = list(_right(use, outcome, replies, done))
-        negatives = _negatives(use, outcome, replies, done) if texts else ()
-        label = _label(use, said, outcome, replies, done)
+        texts = list(_right(use, outcome, replies, tally))
+        negatives = _negatives(use, outcome, replies, tally) if texts else ()
+        label = _label(use, talk, outcome, replies, tally)
         if not texts and label is None:
             continue
-        key = turns_key(said)  # persona does not count, so that no set is told from another by it
+        key = turns_key(talk)  # persona does not count, so that no set is told from another by it
         dialogue = None if label is None else orjson.dumps(label)
         facts = (ranking.at, ranking.id, name, _blob(key), key in kept_apart, label and label.category, dialogue)
         columns = "at, ranking, conversation, said, golden, label, dialogue"
         row = table.execute(f"INSERT INTO reads ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", facts).lastrowid
         for kind, text in texts:
-            example = Dialogue(said, text, negatives=negatives, dialogue=name)
-            keys = _blob(context_key(said)), _blob(text_key(text))
+            example = Dialogue(talk, text, negatives=negatives, dialogue=name)
+            keys = _blob(context_key(talk)), _blob(text_key(text))
             table.execute("INSERT INTO examples VALUES (?, ?, ?, ?, ?)", (row, kind, *keys, orjson.dumps(example)))
-    if not done.rankings:
+    if not tally.rankings:
         raise InvalidInput(f"{root} has no recorded rankings; {_SETTING}")
     if not with_texts:
-        raise InvalidInput(f"the {done.rankings} rankings recorded in {root} are without texts; {_SETTING}")
+        raise InvalidInput(f"the {tally.rankings} rankings recorded in {root} are without texts; {_SETTING}")
 
 
 def _blob(key: int) -> bytes:
     return key.to_bytes(8, "little")
 
 
-def _label(use: Use, said: Conversation, outcome: Outcome, replies: Replies, done: Exported) -> Dialogue | None:
+def _label(use: Use, talk: Conversation, outcome: Outcome, replies: Replies, tally: ExportTally) -> Dialogue | None:
     """Return the first reply with its label; None: nobody knows whether it was right."""
     ranking = use.ranking
     if not ranking.shown or (is_right := outcome.first_is_right(ranking.shown[0])) is None:
         return None
     [first] = replies.find(ranking, ranking.shown[:1])
     if first is None:
-        done.left_out["first replies whose text is in no generation any more"] += 1
+        tally.left_out["first replies whose text is in no generation any more"] += 1
     elif first.text.strip():
         name = ranking.conversation or ranking.id
-        return Dialogue(said, first.text, dialogue=name, category=RIGHT if is_right else WRONG)
+        return Dialogue(talk, first.text, dialogue=name, category=RIGHT if is_right else WRONG)
     return None
 
 
-def _right(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> Iterator[tuple[Sent, str]]:
+def _right(use: Use, outcome: Outcome, replies: Replies, tally: ExportTally) -> Iterator[tuple[Sent, str]]:
     """Yield the reply that was sent; where nothing says what was sent, those that were liked."""
     shown = use.ranking.shown
     if outcome.kind in ("written", "edited") and outcome.text and outcome.text.strip():
@@ -193,22 +193,22 @@ def _right(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> Iter
     elif outcome.kind != "chosen":
         return
     elif outcome.reply in outcome.down:
-        done.left_out["replies that were chosen and then disliked"] += 1
+        tally.left_out["replies that were chosen and then disliked"] += 1
     elif outcome.rank:
         liked = [shown[outcome.rank - 1]]
     elif outcome.text is not None or any(each.text is not None for each in shown):
         # It was sent along, so a reply of the generation that has its id may be another one.
-        done.left_out[f"right replies that were sent along and stood below rank {MOST_SHOWN}"] += 1
+        tally.left_out[f"right replies that were sent along and stood below rank {MOST_SHOWN}"] += 1
     else:
         liked = [Shown(outcome.reply, 0.0)]
-    for found in replies.find(use.ranking, liked):
-        if found is None:
-            done.left_out["right replies whose text is in no generation any more"] += 1
-        elif found.text.strip():  # a log may hold anything
-            yield "chosen", found.text
+    for reply in replies.find(use.ranking, liked):
+        if reply is None:
+            tally.left_out["right replies whose text is in no generation any more"] += 1
+        elif reply.text.strip():  # a log may hold anything
+            yield "chosen", reply.text
 
 
-def _negatives(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> tuple[str, ...]:
+def _negatives(use: Use, outcome: Outcome, replies: Replies, tally: ExportTally) -> tuple[str, ...]:
     """Return the texts of what stood above the reply that was sent, of what was disliked, or of all if none was good.
 
     A reply that was liked is none, nor one that was sent or edited.
@@ -220,34 +220,34 @@ def _negatives(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> 
         and each.id not in outcome.up
         and (each.id in outcome.down or rank < (outcome.rank or 0) or (outcome.kind == "written" and outcome.none_good))
     ]
-    found = replies.find(use.ranking, wrong)
-    done.left_out["wrong replies whose text is in no generation any more"] += found.count(None)
-    return tuple(each.text for each in found if each is not None)
+    candidates = replies.find(use.ranking, wrong)
+    tally.left_out["wrong replies whose text is in no generation any more"] += candidates.count(None)
+    return tuple(each.text for each in candidates if each is not None)
 
 
-def _leave_out(table: sqlite3.Connection, wanted: str, why: str, done: Exported, side: str = "none") -> None:
-    counted = f"SELECT count(*) FROM examples WHERE ranking IN (SELECT rowid FROM reads WHERE {wanted})"
+def _leave_out(table: sqlite3.Connection, condition: str, why: str, tally: ExportTally, side: str = "none") -> None:
+    counted = f"SELECT count(*) FROM examples WHERE ranking IN (SELECT rowid FROM reads WHERE {condition})"
     [[examples]] = table.execute(counted)
-    done.left_out[why] += examples
-    table.execute(f"UPDATE reads SET side = ? WHERE rowid IN (SELECT rowid FROM reads WHERE {wanted})", (side,))
+    tally.left_out[why] += examples
+    table.execute(f"UPDATE reads SET side = ? WHERE rowid IN (SELECT rowid FROM reads WHERE {condition})", (side,))
 
 
-def _keep(table: sqlite3.Connection, done: Exported) -> None:
+def _keep(table: sqlite3.Connection, tally: ExportTally) -> None:
     """Put written and edited replies first, and leave out repeats and what would outweigh the rest; newer ones stay."""
 
-    def count(wanted: str, *values: object) -> int:
-        [[found]] = table.execute(f"SELECT count(*) FROM kept WHERE {wanted}", values)
-        return int(found)
+    def count(condition: str, *values: object) -> int:
+        [[total]] = table.execute(f"SELECT count(*) FROM kept WHERE {condition}", values)
+        return int(total)
 
     every = f"{_IN_ORDER} WHERE side = 'before' ORDER BY kind = 'chosen', place DESC, examples.rowid DESC"
     for number, (row, _, kind, context, reply, conversation, _) in enumerate(table.execute(every)):
         chosen = kind == "chosen"
         if count("context = ? AND reply = ?", context, reply):
-            done.left_out["examples that repeat another one"] += 1
+            tally.left_out["examples that repeat another one"] += 1
         elif chosen and count("reply = ? AND chosen", reply) >= MOST_OF_REPLY:
-            done.left_out[f"chosen replies beyond {MOST_OF_REPLY} of the same text"] += 1
+            tally.left_out[f"chosen replies beyond {MOST_OF_REPLY} of the same text"] += 1
         elif chosen and count("conversation = ? AND chosen", conversation) >= MOST_OF_CONVERSATION:
-            done.left_out[f"chosen replies beyond {MOST_OF_CONVERSATION} of a conversation"] += 1
+            tally.left_out[f"chosen replies beyond {MOST_OF_CONVERSATION} of a conversation"] += 1
         else:
             values = (-number, row, chosen, context, reply, conversation)
             table.execute("INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?)", values)

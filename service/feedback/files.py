@@ -35,7 +35,7 @@ from polyrank.index_builder.store.locks import take_lock, try_locked
 from polyrank.model.durable import remove_leftovers, replacing, sync_directory, write_atomically
 from polyrank.model.inputs import Compression, open_input, open_unfolded, read_input
 from polyrank.model.text.jsonlines import written_lines
-from polyrank.service.feedback.identity import host_mark, told_by
+from polyrank.service.feedback.identity import host_mark, origin_of
 from polyrank.service.feedback.records import LATEST, RANKING
 
 OPEN, CLOSED = ".jsonl", ".jsonl.zst"
@@ -56,10 +56,10 @@ def names(folder: Path, since: float = 0.0) -> list[str]:
     Those that nobody has written to since that time, in seconds since the epoch, are left out.
     """
     try:
-        found = [name for name in os.listdir(folder) if name.endswith((OPEN, CLOSED))]
+        file_names = [name for name in os.listdir(folder) if name.endswith((OPEN, CLOSED))]
     except FileNotFoundError:
         return []
-    ids = {name.split(".")[0] for name in found if not since or _written_at(folder / name) >= since}
+    ids = {name.split(".")[0] for name in file_names if not since or _written_at(folder / name) >= since}
     return sorted(filter(is_time_id, ids))
 
 
@@ -117,10 +117,10 @@ def _lines_of(stream: BufferedReader) -> Iterator[tuple[bytes, Line | None]]:
 def parsed_line(line: bytes) -> Line | None:
     """Read a line; None: it is damaged."""
     try:
-        found = orjson.loads(line)
+        parsed = orjson.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def account(by: object, kind: object) -> str:
@@ -258,10 +258,10 @@ def _write_closed(
             first = {"kind": _ACCOUNTS, "bytes": dict(accounts)}
             compressed.write(orjson.dumps(first, option=orjson.OPT_APPEND_NEWLINE))
             if drops is None:
-                kept = (line for _, line in written_lines(stream))
+                remaining = (line for _, line in written_lines(stream))
             else:
-                kept = (line for line, parsed in _lines_of(stream) if not drops(parsed))
-            for line in kept:
+                remaining = (line for line, parsed in _lines_of(stream) if not drops(parsed))
+            for line in remaining:
                 compressed.write(line if line.endswith(b"\n") else line + b"\n")
 
 
@@ -287,21 +287,21 @@ def limit(folder: Path, oldest: float, most_bytes: int) -> int:
     line that it may hold. `oldest` is in seconds since the epoch. Raises OSError.
     """
     too_old = stamped(oldest - MOST_SECONDS)
-    held: dict[str, Counter[str]] = {}
+    accounts: dict[str, Counter[str]] = {}
     for name in names(folder):
         if name < too_old and not (folder / f"{name}{OPEN}").exists():
             (folder / f"{name}{CLOSED}").unlink(missing_ok=True)
         else:
-            held[name] = accounts_of(folder, name)
-    total = sum(each.total() for each in held.values())
+            accounts[name] = accounts_of(folder, name)
+    total = sum(each.total() for each in accounts.values())
     if total <= most_bytes:
         return total
     with try_locked(folder / REWRITING_LOCK) as is_alone:
-        closed_ones = {name: each for name, each in held.items() if _ACCOUNTS_OF_OPEN not in each}
+        closed_ones = {name: each for name, each in accounts.items() if _ACCOUNTS_OF_OPEN not in each}
         while is_alone and total > most_bytes and closed_ones:
             sums = sum(closed_ones.values(), Counter[str]())
             largest, _ = max(sums.items(), key=lambda each: (each[1], each[0]))
-            name = next(each for each, found in closed_ones.items() if found[largest])
+            name = next(each for each, counts in closed_ones.items() if counts[largest])
             erased = Erased(folder)
             total -= closed_ones.pop(name).total()
             try:
@@ -378,5 +378,5 @@ class Erased:
         """Whether a ranking was erased, and its events with it."""
         if isinstance(ranking, str) and ranking in self.times:
             return True
-        told = told_by(ranking)
-        return told is not None and told.at <= self.times.get(told.conversation or "", -math.inf)
+        origin = origin_of(ranking)
+        return origin is not None and origin.at <= self.times.get(origin.conversation or "", -math.inf)

@@ -29,7 +29,7 @@ _CALLER_BYTES = 4
 _PLACE_BYTES = 6  # as many as a float holds exactly
 
 
-class Told(NamedTuple):
+class RankingOrigin(NamedTuple):
     """What the id of a ranking tells."""
 
     at: float  # when it was asked for, in seconds since the epoch
@@ -37,10 +37,10 @@ class Told(NamedTuple):
     host: str  # the mark of the host that answered
 
 
-def told_by(ranking_id: object) -> Told | None:
+def origin_of(ranking_id: object) -> RankingOrigin | None:
     """Read the id of a ranking without checking its signature; None: it has not the form of one.
 
-    >>> told_by(Identity(b"k" * 32).ranking_id(1.5, "0123456789abcdef"))[:2], told_by("r1")
+    >>> origin_of(Identity(b"k" * 32).ranking_id(1.5, "0123456789abcdef"))[:2], origin_of("r1")
     ((1.5, '0123456789abcdef'), None)
     """
     if not isinstance(ranking_id, str) or not _ID.fullmatch(ranking_id):
@@ -48,7 +48,7 @@ def told_by(ranking_id: object) -> Told | None:
     at, ends = 2 * _TIME_BYTES, 2 * (_TIME_BYTES + _CONVERSATION_BYTES)
     conversation = ranking_id[at:ends]
     host = ranking_id[ends : ends + 2 * _HOST_BYTES]
-    return Told(int(ranking_id[:at], 16) / 1000, None if conversation == _UNNAMED else conversation, host)
+    return RankingOrigin(int(ranking_id[:at], 16) / 1000, None if conversation == _UNNAMED else conversation, host)
 
 
 def host_mark() -> str:
@@ -92,20 +92,20 @@ class Identity:
         """
         nearest = round(at * 1000)
         milliseconds = (nearest - (nearest / 1000 > at)).to_bytes(_TIME_BYTES, "big")
-        made = (
+        content = (
             milliseconds + bytes.fromhex(conversation or _UNNAMED) + self._host + self._random.randbytes(_RANDOM_BYTES)
         )
-        return (made + self._signature(made)).hex()
+        return (content + self._signature(content)).hex()
 
-    def checked(self, ranking_id: str) -> Told:
+    def checked(self, ranking_id: str) -> RankingOrigin:
         """Return what the id of a ranking tells; raises UnknownRanking if it is of no server."""
-        if (told := told_by(ranking_id)) is None:
+        if (origin := origin_of(ranking_id)) is None:
             raise UnknownRanking(ranking_id)
-        content = bytes.fromhex(ranking_id)
-        made, signature = content[:-_SIGNATURE_BYTES], content[-_SIGNATURE_BYTES:]
-        if not compare_digest(signature, self._signature(made)):
+        raw = bytes.fromhex(ranking_id)
+        content, signature = raw[:-_SIGNATURE_BYTES], raw[-_SIGNATURE_BYTES:]
+        if not compare_digest(signature, self._signature(content)):
             raise UnknownRanking(ranking_id)
-        return told
+        return origin
 
     def conversation(self, name: str) -> str:
         """Return the digest by which the log knows a conversation: 16 hexadecimal digits."""
@@ -118,18 +118,18 @@ class Identity:
         """
         return self._digest("caller", name)[:_CALLER_BYTES].hex() if name else None
 
-    def share_of(self, trial: str, caller: str, named: str) -> float:
+    def share_of(self, trial: str, caller: str, name: str) -> float:
         """Return the place in [0, 1) of a conversation, given by its digest or by the id of its ranking.
 
         Places are uniform, and the same for one conversation while one generation is on trial: those below a share are
         in it, whatever it is. Those of each caller, given by the name of its key, are others: who tries names finds
         the sides of its own conversations alone.
         """
-        place = self._digest("share", f"{trial}\0{caller}\0{named}")[:_PLACE_BYTES]
+        place = self._digest("share", f"{trial}\0{caller}\0{name}")[:_PLACE_BYTES]
         return int.from_bytes(place, "big") / (1 << 8 * _PLACE_BYTES)
 
-    def _signature(self, made: bytes) -> bytes:
-        return digest(self._key, b"ranking\0" + made, "sha256")[:_SIGNATURE_BYTES]
+    def _signature(self, content: bytes) -> bytes:
+        return digest(self._key, b"ranking\0" + content, "sha256")[:_SIGNATURE_BYTES]
 
     def _digest(self, purpose: str, text: str) -> bytes:
         return digest(self._key, f"{purpose}\0{text}".encode("utf-8", "surrogatepass"), "sha256")

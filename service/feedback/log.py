@@ -39,7 +39,7 @@ MOST_WAITING: Final = 32 << 20  # characters of them all; events have as much be
 _TOGETHER = 100  # so much is written before it is put on the disk
 _PAUSE_SECONDS = 0.05  # for more to come: to wake the thread for each ranking costs as much as to write it
 _LOOK_SECONDS, _TIDY_SECONDS = 1.0, 60.0  # between looks at what was erased, and at files left open and too many
-_TOLD_SECONDS = 60.0  # between two lines that say the same
+_REPEAT_SECONDS = 60.0  # between two lines that say the same
 _END_SECONDS = 30.0
 LATE_SECONDS: Final = 1.0  # that events wait for their rankings
 DAY_SECONDS: Final = 86_400.0
@@ -85,10 +85,10 @@ class _Age:
         """Raises OSError."""
         self._seconds = days * DAY_SECONDS
         now = time.time()
-        kept, half = (files.stamped(now - part * self._seconds) for part in (1.0, 0.5))
+        limit, half = (files.stamped(now - part * self._seconds) for part in (1.0, 0.5))
         older = [name for name in files.names(folder) if name < half]
         steady = time.monotonic()
-        self._jumped_at, self._offset = -math.inf if not older or older[-1] > kept else steady, now - steady
+        self._jumped_at, self._offset = -math.inf if not older or older[-1] > limit else steady, now - steady
 
     def oldest(self) -> float:
         """Return before when something is too old, in seconds since the epoch."""
@@ -107,21 +107,21 @@ class Log:
         days, most_bytes: how long lines are kept, and how much of them.
 
     Attributes:
-        seen: what rankings have shown; of use to what makes events.
+        shown: what rankings have shown; of use to what makes events.
     """
 
     def __init__(self, folder: Path, days: int, most_bytes: int, metrics: Metrics) -> None:
         self._folder, self._most_bytes, self._metrics = folder, most_bytes, metrics
         self._age = _Age(folder, days)
         self._file_bytes = min(files.MOST_BYTES, most_bytes // 16)
-        self.seen = ShownReplies(folder)
+        self.shown = ShownReplies(folder)
         self._late: list[_EventsWait] = []
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
-        self._given = self._taken = 0  # characters; one thread counts each up
+        self._size_in = self._size_out = 0  # characters; one thread counts each up
         self._file: Growing | None = None
-        self._began = self._looked = self._tidied = -math.inf  # by the monotonic clock
+        self._began = self._last_look = self._last_tidy = -math.inf  # by the monotonic clock
         self._unsynced: list[Future[None]] = []  # of events that are written
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
         self._erased, self._erased_at = Erased(folder), Erased.stamp(folder)
         # Its lines in the server's log name the pool that they are of, as those of this thread do.
         self._thread = Thread(target=copy_context().run, args=(self._run,), name="feedback", daemon=True)
@@ -138,10 +138,10 @@ class Log:
 
     def record(self, make: Callable[[], Ranking], characters: int) -> bool:
         """Have a ranking's line made and written, on the log's thread; returns False where it finds no room."""
-        if self._queue.qsize() >= MOST_RANKINGS or self._given - self._taken + characters > MOST_WAITING:
+        if self._queue.qsize() >= MOST_RANKINGS or self._size_in - self._size_out + characters > MOST_WAITING:
             self._metrics.series(self._metrics.feedback_rankings, "dropped").inc()
             return False
-        self._given += characters
+        self._size_in += characters
         self._queue.put(_RankingWaits(make, characters))
         return True
 
@@ -151,9 +151,9 @@ class Log:
         `make` is called again and again while it returns None; with True it is called for the last time. The result
         comes when they are on the disk. It raises DiskFull or OSError where they cannot be written.
         """
-        if self._given - self._taken + characters > 2 * MOST_WAITING:
+        if self._size_in - self._size_out + characters > 2 * MOST_WAITING:
             raise Overloaded(self._queue.qsize())
-        self._given += characters
+        self._size_in += characters
         waits = _EventsWait(make, characters)
         self._queue.put(waits)
         return waits.written
@@ -179,19 +179,19 @@ class Log:
 
     def _next(self) -> list[_Waiting | None]:
         """Wait for what is to be written, but no longer than until the next look."""
-        found: list[_Waiting | None] = [*self._late]
+        waiting: list[_Waiting | None] = [*self._late]
         self._late.clear()
         with suppress(Empty):
-            found.append(self._queue.get(timeout=_PAUSE_SECONDS if found else _LOOK_SECONDS))
+            waiting.append(self._queue.get(timeout=_PAUSE_SECONDS if waiting else _LOOK_SECONDS))
             for _ in range(_TOGETHER - 1):
-                found.append(self._queue.get_nowait())
-        return found
+                waiting.append(self._queue.get_nowait())
+        return waiting
 
     def _write(self, waiting: Sequence[_Waiting], is_last: bool) -> None:
         self._learn_erased()
         rankings: list[tuple[Ranking, bytes]] = []  # each with its line
         for each in waiting:
-            self._taken += each.size
+            self._size_out += each.size
             try:
                 if isinstance(each, _RankingWaits):
                     rankings.append((ranking := each.make(), _line(ranking)))
@@ -199,12 +199,12 @@ class Log:
                 if not each.written.running() and not each.written.set_running_or_notify_cancel():
                     continue  # nobody waits for it any more
                 self._write_rankings(rankings)
-                made = each.make(is_last or time.monotonic() > each.until)
-                if made is None:
-                    self._taken -= each.size
+                events = each.make(is_last or time.monotonic() > each.until)
+                if events is None:
+                    self._size_out -= each.size
                     self._late.append(each)
                     continue
-                left = (event for event in made if not self._erased.holds_ranking(event.ranking))
+                left = (event for event in events if not self._erased.holds_ranking(event.ranking))
                 self._append([(event, _line(event)) for event in left])
                 self._unsynced.append(each.written)
             except Exception as error:
@@ -226,17 +226,17 @@ class Log:
             if rankings:
                 self._append([each for each in rankings if not self._erased.holds_ranking(each[0].id)])
                 for ranking, _ in rankings:
-                    self.seen.note(ranking)
+                    self.shown.note(ranking)
                 self._metrics.series(self._metrics.feedback_rankings, "recorded").inc(len(rankings))
         except Exception as error:
             self._lost([None] * len(rankings), error)
         rankings.clear()
 
-    def _append(self, made: Sequence[tuple[Ranking | Event, bytes]]) -> None:
-        if not made:
+    def _append(self, records: Sequence[tuple[Ranking | Event, bytes]]) -> None:
+        if not records:
             return
-        content, accounts = b"".join(line for _, line in made), Counter[str]()
-        for record, line in made:
+        content, accounts = b"".join(line for _, line in records), Counter[str]()
+        for record, line in records:
             accounts[files.account(record.by, record.kind)] += len(line)
         with disk_full_named(self._folder):
             if self._file is not None and self._file.size + len(content) > self._file_bytes:
@@ -277,15 +277,15 @@ class Log:
 
     def _look(self) -> None:
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS:
+        if now - self._last_look < _LOOK_SECONDS:
             return
-        self._looked, oldest = now, self.oldest()
+        self._last_look, oldest = now, self.oldest()
         self._learn_erased()
         if self._file is not None and now - self._began > files.MOST_SECONDS:
             self._close()
-        if now - self._tidied < _TIDY_SECONDS:
+        if now - self._last_tidy < _TIDY_SECONDS:
             return
-        self._tidied = now
+        self._last_tidy = now
         size = files.limit(self._folder, oldest, self._most_bytes)
         self._metrics.series(self._metrics.feedback_bytes).set(size)
         if size > self._most_bytes:  # in files that are open
@@ -311,7 +311,7 @@ class Log:
     def tell(self, message: str, error: Exception) -> None:
         """Log an error, but not each of many; from the log's thread."""
         now = time.monotonic()
-        if now - self._told.get(message, -_TOLD_SECONDS) >= _TOLD_SECONDS:
-            self._told[message] = now
+        if now - self._logged_at.get(message, -_REPEAT_SECONDS) >= _REPEAT_SECONDS:
+            self._logged_at[message] = now
             is_known = isinstance(error, OSError | RankingError | RedactionFailed)  # whose traceback may show a text
             log.error(message, exc_info=None if is_known else error, extra={"fields": {"why": str(error)}})

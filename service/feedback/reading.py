@@ -55,14 +55,14 @@ def uses(root: Path, tally: LogTally | None = None, since: float = 0.0) -> Itera
                 tally.repeated += not is_new
         for line in _whole(folder, files, erased, LogTally()):
             if line.get("kind") == RANKING and (ranking := _read(RANKINGS, line, tally)) is not None:
-                told = [
+                events = [
                     Event(kind=kind, id=name, at=at, ranking=ranking.id, reply=reply, text=text)
                     for kind, name, at, reply, text in table.execute(_EVENTS_OF, (ranking.id,))
                 ]
-                waiting -= len(told)
-                kept = _of_shown(ranking, told)
-                tally.unknown += len(told) - len(kept)
-                yield Use(ranking, kept)
+                waiting -= len(events)
+                relevant = _of_shown(ranking, events)
+                tally.unknown += len(events) - len(relevant)
+                yield Use(ranking, relevant)
         tally.alone = waiting
 
 

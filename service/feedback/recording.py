@@ -45,7 +45,7 @@ class ToRecord:
     caller: str  # the name of the caller's key; empty: there are no keys
 
 
-class Taken(NamedTuple):
+class EventCounts(NamedTuple):
     """What was taken of events."""
 
     accepted: int  # so many are new
@@ -80,10 +80,10 @@ class _Bounds:
             hour, passed = divmod(int(time.time()), HOUR_SECONDS)
             if hour != self._hour:
                 self._hour, self._callers = hour, {}
-            taken = self._callers.get(by, 0) + _bytes_of(events)
-            if taken > self._most_of_caller:
+            total = self._callers.get(by, 0) + _bytes_of(events)
+            if total > self._most_of_caller:
                 raise RateLimited(HOUR_SECONDS - passed)
-            self._callers[by] = taken
+            self._callers[by] = total
         for ranking, used in spent.items():
             self._rankings[ranking] = used
             self._rankings.move_to_end(ranking)
@@ -125,7 +125,7 @@ class Feedback:
         self.identity = Identity.of(root)
         self._log = Log(make_folder(root), days, most_bytes, metrics)
         self._bounds = _Bounds(most_bytes)
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()  # ranking and event
+        self._recent_keys: OrderedDict[tuple[str, str], None] = OrderedDict()  # ranking and event
         for kind in KINDS:
             metrics.series(metrics.feedback_events, kind)
 
@@ -133,62 +133,62 @@ class Feedback:
         """Write what waits, and end."""
         self._log.close()
 
-    def asked(self, conversation: str | None, caller: str = "") -> ToRecord:
+    def to_record(self, conversation: str | None, caller: str = "") -> ToRecord:
         """Name the ranking of a request, and its conversation; `caller` is the name of its key."""
         at = round(time.time(), 3)
         digest = None if conversation is None else self.identity.conversation(conversation)
         return ToRecord(self.identity.ranking_id(at, digest), at, digest, caller)
 
-    def place_of(self, asked: ToRecord, caller: str, trial: str) -> float:
+    def place_of(self, entry: ToRecord, caller: str, trial: str) -> float:
         """Return the place in [0, 1) of a conversation, or of a ranking without one, in the shares of a trial."""
-        return self.identity.share_of(trial, caller, asked.conversation or asked.ranking)
+        return self.identity.share_of(trial, caller, entry.conversation or entry.ranking)
 
     def record(
-        self, asked: ToRecord, answer: bytes, said: Conversation, side: Side | None = None, replaced: str | None = None
+        self, entry: ToRecord, answer: bytes, talk: Conversation, side: Side | None = None, replaced: str | None = None
     ) -> bool:
         """Have an answer of `/rank` written, a JSON object; returns False where there is no room. `Ranking` has more.
 
         Nothing is read or redacted here, and nothing waits.
         """
-        read = None if self._redaction is None else newest(said)
+        read = None if self._redaction is None else newest(talk)
         texts = () if read is None else (*read.persona, *(turn.text for turn in read.turns))
         size = len(answer) + sum(map(len, texts))
-        return self._log.record(partial(self._ranking, asked, answer, read, side, replaced), size)
+        return self._log.record(partial(self._ranking, entry, answer, read, side, replaced), size)
 
     def _ranking(
-        self, asked: ToRecord, answer: bytes, said: Conversation | None, side: Side | None, replaced: str | None
+        self, entry: ToRecord, answer: bytes, talk: Conversation | None, side: Side | None, replaced: str | None
     ) -> Ranking:
         """Make a ranking's record, on the log's thread."""
-        told = orjson.loads(answer)
-        shown, below = told["results"][:MOST_SHOWN], told["results"][MOST_SHOWN:]
+        content = orjson.loads(answer)
+        shown, below = content["results"][:MOST_SHOWN], content["results"][MOST_SHOWN:]
         texts: list[str | None] = [None] * len(shown)
-        if (redaction := self._redaction) is not None and said is not None:
+        if (redaction := self._redaction) is not None and talk is not None:
             try:
                 texts = [redaction.beginning(each["text"]) if "index" in each else None for each in shown]
-                roles = [turn.role if turn.role and turn.role.lower() in ROLES else None for turn in said.turns]
-                said = Conversation(
-                    tuple(Turn(redaction.end(turn.text), role) for turn, role in zip(said.turns, roles, strict=True)),
-                    tuple(map(redaction.beginning, said.persona)),
+                roles = [turn.role if turn.role and turn.role.lower() in ROLES else None for turn in talk.turns]
+                talk = Conversation(
+                    tuple(Turn(redaction.end(turn.text), role) for turn, role in zip(talk.turns, roles, strict=True)),
+                    tuple(map(redaction.beginning, talk.persona)),
                 )
             except RedactionFailed as error:
-                texts, said = [None] * len(shown), None
+                texts, talk = [None] * len(shown), None
                 self._textless(error)
         return Ranking(
-            id=asked.ranking,
-            at=asked.at,
-            generation=told["generation"],
-            revision=told["revision"],
-            fingerprint=told["model"]["fingerprint"],
+            id=entry.ranking,
+            at=entry.at,
+            generation=content["generation"],
+            revision=content["revision"],
+            fingerprint=content["model"]["fingerprint"],
             side=side,
             replaced=replaced,
-            conversation=asked.conversation,
-            said=said,
+            conversation=entry.conversation,
+            said=talk,
             shown=tuple(Shown(each["id"], each["score"], text) for each, text in zip(shown, texts, strict=True)),
             below=tuple(each["id"] for each in below),
-            by=self.identity.caller(asked.caller),
+            by=self.identity.caller(entry.caller),
         )
 
-    async def add(self, told: Sequence[Event], caller: str = "") -> Taken:
+    async def add(self, sent_events: Sequence[Event], caller: str = "") -> EventCounts:
         """Record events, all or none, but for those about what no ranking has shown; returns when they are on the disk.
 
         Texts are redacted here. An event that comes again may be written again, if it came before a restart or to
@@ -201,12 +201,12 @@ class Feedback:
             Overloaded: too much waits to be written.
         """
         oldest = self._log.oldest()
-        for each in told:
+        for each in sent_events:
             if self.identity.checked(each.ranking).at < oldest:
                 raise FeedbackTooOld(each.ranking, self._days)
         new: dict[tuple[str, str], Event] = {}
-        for each in told:
-            if (key := (each.ranking, each.id)) not in self._known:
+        for each in sent_events:
+            if (key := (each.ranking, each.id)) not in self._recent_keys:
                 new.setdefault(key, each)
         by, unknown = self.identity.caller(caller), list[Event]()
         events = [replace(each, by=by) for each in new.values()]
@@ -215,12 +215,12 @@ class Feedback:
             await self._write(by, events, unknown)
         left_out = {(each.ranking, each.id) for each in unknown}
         for key in new.keys() - left_out:
-            self._known[key] = None
-        while len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
+            self._recent_keys[key] = None
+        while len(self._recent_keys) > _REMEMBERED:
+            self._recent_keys.popitem(last=False)
         for kind, count in Counter(each.kind for each in events if (each.ranking, each.id) not in left_out).items():
             self._metrics.series(self._metrics.feedback_events, kind).inc(count)
-        return Taken(len(events) - len(unknown), len(told) - len(events), len(unknown))
+        return EventCounts(len(events) - len(unknown), len(sent_events) - len(events), len(unknown))
 
     async def _write(self, by: str | None, events: Sequence[Event], unknown: list[Event]) -> None:
         """Have events written that were counted, and wait for that; errors as `add`."""
@@ -240,12 +240,12 @@ class Feedback:
 
         Puts those into `unknown` that are about a reply which their ranking has not shown, or about no ranking at all.
         """
-        seen = self._log.seen
-        if any(seen.lacks(each.ranking) for each in events):
-            seen.catch_up(self._log.file_name)
-            if not is_over and any(seen.lacks(each.ranking) for each in events):
+        shown = self._log.shown
+        if any(shown.lacks(each.ranking) for each in events):
+            shown.catch_up(self._log.file_name)
+            if not is_over and any(shown.lacks(each.ranking) for each in events):
                 return None
-        made = []
+        accepted = []
         for each in events:
             text = None
             if self._redaction is not None and each.text is not None:
@@ -254,24 +254,24 @@ class Feedback:
                 except RedactionFailed as error:
                     self._textless(error)
             redacted = replace(each, text=text)
-            if seen.has_shown(redacted):
-                made.append(redacted)
+            if shown.has_shown(redacted):
+                accepted.append(redacted)
             else:
                 unknown.append(each)
-        return made
+        return accepted
 
     def _textless(self, error: RedactionFailed) -> None:
         self._metrics.series(self._metrics.feedback_textless).inc()
         self._log.tell("the function of feedback_redact failed: texts of feedback are not recorded", error)
 
 
-def newest(said: Conversation) -> Conversation:
+def newest(talk: Conversation) -> Conversation:
     """Return as much of a conversation as is recorded: the persona, and the newest turns, at least one.
 
     Together they have `MOST_CHARACTERS`; a text that is longer is cut when it is redacted.
     """
-    sizes = list(accumulate(map(len, said.persona)))
-    persona = said.persona[: bisect_right(sizes, MOST_CHARACTERS)]
-    sizes = list(accumulate((len(turn.text) for turn in reversed(said.turns)), initial=sum(map(len, persona))))
+    sizes = list(accumulate(map(len, talk.persona)))
+    persona = talk.persona[: bisect_right(sizes, MOST_CHARACTERS)]
+    sizes = list(accumulate((len(turn.text) for turn in reversed(talk.turns)), initial=sum(map(len, persona))))
     turns = max(1, bisect_right(sizes, MOST_CHARACTERS) - 1)
-    return Conversation(said.turns[-turns:], persona)
+    return Conversation(talk.turns[-turns:], persona)

@@ -92,21 +92,21 @@ def _places(text: str) -> list[int]:
     """Return where each letter of the copy begins in the text, and the end of the text."""
     copy, places = _translated(text, range(len(text) + 1))
     for _ in range(_TIMES_SPELT):
-        read, kept, end = [""][:0], [0][:0], 0
+        read, starts, end = [""][:0], [0][:0], 0
         for spelt in _SPELT.finditer(copy):
             begin, sign = spelt.start(), _sign(spelt)
             if sign != spelt[0]:
                 read += copy[end:begin], sign
-                kept += places[end : begin + 1]
+                starts += places[end : begin + 1]
                 end = spelt.end()
-        copy, places = _translated("".join([*read, copy[end:]]), [*kept, *places[end:]])
+        copy, places = _translated("".join([*read, copy[end:]]), [*starts, *places[end:]])
     return places
 
 
 def _translated(text: str, places: Sequence[int]) -> tuple[str, list[int]]:
     copies = [_COPIES[ord(letter)] for letter in text]
-    kept = [place for copy, place in zip(copies, places, strict=False) for _ in copy]
-    return "".join(copies), [*kept, places[-1]]
+    starts = [place for copy, place in zip(copies, places, strict=False) for _ in copy]
+    return "".join(copies), [*starts, places[-1]]
 
 
 # What was found is masked by a letter that no copy holds, because it is two there.
@@ -167,11 +167,11 @@ class Redaction:
         since = 0 if read == text else _BESIDE_A_CUT
         return self._more_redacted(redacted(read, since=since))[-MOST_CHARACTERS:]
 
-    def _more_redacted(self, known: str) -> str:
+    def _more_redacted(self, text: str) -> str:
         if self._more is None:
-            return known
+            return text
         try:
-            left = self._more(known)
+            left = self._more(text)
         except Exception as error:
             raise RedactionFailed(f"it raised {type(error).__name__}") from error
         if not isinstance(left, str):
@@ -186,10 +186,10 @@ def redacted(text: str, since: int = 0, until: int | None = None) -> str:
     'I am [mail], [iban]; see https://x.example/a[query] order [number]'
     """
     until = len(text) if until is None else until
-    if not (found := sorted(_found(_copied(text)))):
+    if not (spans := sorted(_spans(_copied(text)))):
         return text[since:until]
     places, pieces, end = _places(text), [""][:0], since
-    for first, last, mark in found:
+    for first, last, mark in spans:
         while places[last] == places[last - 1]:  # a letter goes as a whole
             last += 1
         if places[first] >= until:
@@ -200,16 +200,16 @@ def redacted(text: str, since: int = 0, until: int | None = None) -> str:
     return "".join([*pieces, text[end:until]])
 
 
-def _found(copy: str) -> list[tuple[int, int, str]]:
+def _spans(copy: str) -> list[tuple[int, int, str]]:
     """Return what must go of the copy of a text: where it begins and ends, and what stands there instead."""
-    found: list[tuple[int, int, str]] = []
+    spans: list[tuple[int, int, str]] = []
 
     def without(pattern: re.Pattern[str], mark: str, span_of: Callable[[re.Match[str]], tuple[int, int]]) -> str:
         def masked(match: re.Match[str]) -> str:
             begin, end = span_of(match)
             if begin == end:
                 return match[0]
-            found.append((begin, end, mark))
+            spans.append((begin, end, mark))
             before, after = begin - match.start(), end - match.start()
             return f"{match[0][:before]}{_MASK * (end - begin)}{match[0][after:]}"
 
@@ -226,15 +226,15 @@ def _found(copy: str) -> list[tuple[int, int, str]]:
     if _ANY_DIGIT.search(copy):
         copy = without(_IBAN, "[iban]", _iban)
         copy = without(_DIGITS, "[number]", re.Match.span)
-    return found
+    return spans
 
 
-def _iban(found: re.Match[str]) -> tuple[int, int]:
+def _iban(match: re.Match[str]) -> tuple[int, int]:
     """Find the longest beginning that is an IBAN by its check digits (ISO 7064, mod 97-10); words may follow it.
 
     Of "in 14 days I want it back" one beginning in five would pass by chance, so half of an IBAN must be digits.
     """
-    text, start = found[0], found.start()
+    text, start = match[0], match.start()
     places = [letter.start() for letter in _OF_IBAN.finditer(text)][:_MOST_IBAN]
     numbers = [int(text[at], 36) for at in places]  # A is 10, Z is 35
     first = "".join(map(str, numbers[:4]))  # the check looks at these last

@@ -13,7 +13,7 @@ from polyrank.index_builder.vectors.local import IDS_FILE, IdIndex
 from polyrank.service.feedback.records import Ranking, Shown
 
 
-class _Opened:
+class _OpenGeneration:
     """The tables of a generation, and what updates made of candidates: for each id revisions, with None for a removal.
 
     Files never change, so a candidate that an update replaced is still found as a ranking has shown it.
@@ -25,8 +25,8 @@ class _Opened:
         self._parts = [(IdIndex(path / IDS_FILE), CandidateTable(path / CANDIDATES_FILE)) for path in paths]
         self._changes: dict[str, list[tuple[int, Candidate | None]]] = {}
         for update in store.updates.of(manifest).read():
-            for gone in update.deletes:
-                self._changes.setdefault(gone, []).append((update.revision, None))
+            for deleted_id in update.deletes:
+                self._changes.setdefault(deleted_id, []).append((update.revision, None))
             for candidate in update.upserts:
                 self._changes.setdefault(candidate.id, []).append((update.revision, candidate))
 
@@ -37,8 +37,8 @@ class _Opened:
                 return candidate
         for ids, table in self._parts:
             [row] = ids.rows([candidate_id]).tolist()
-            if row >= 0 and (found := table.rows([row])[0]).id == candidate_id:
-                return found
+            if row >= 0 and (stored := table.rows([row])[0]).id == candidate_id:
+                return stored
         return None
 
 
@@ -49,25 +49,25 @@ class Replies:
         """`root` is the store's directory."""
         self._store = GenerationStore(root)
         self._active = self._store.current_or_none()
-        self._opened: dict[str, _Opened | None] = {}
+        self._generations: dict[str, _OpenGeneration | None] = {}
 
     def find(self, ranking: Ranking, replies: Iterable[Shown]) -> list[Candidate | None]:
         """Return the candidates, each None if it is not found; without an id, where it was sent along without one."""
         pool, revision = self._open(ranking.generation), float(ranking.revision)
         if pool is None and self._active is not None:
             pool, revision = self._open(self._active), math.inf
-        found: list[Candidate | None] = []
+        candidates: list[Candidate | None] = []
         for each in replies:
             if each.text is not None:
-                found.append(Candidate(each.id or "", each.text))
+                candidates.append(Candidate(each.id or "", each.text))
             else:
-                found.append(None if each.id is None or pool is None else pool.find(each.id, revision))
-        return found
+                candidates.append(None if each.id is None or pool is None else pool.find(each.id, revision))
+        return candidates
 
-    def _open(self, generation: str) -> _Opened | None:
-        if generation not in self._opened:
+    def _open(self, generation: str) -> _OpenGeneration | None:
+        if generation not in self._generations:
             try:
-                self._opened[generation] = _Opened(self._store, generation)
+                self._generations[generation] = _OpenGeneration(self._store, generation)
             except (GenerationError, OSError, ValueError):  # it is gone, or damaged
-                self._opened[generation] = None
-        return self._opened[generation]
+                self._generations[generation] = None
+        return self._generations[generation]

@@ -53,8 +53,8 @@ class Share(NamedTuple):
         """
         if not self.of:
             return 0.0, 1.0
-        found = binomtest(self.taken, self.of).proportion_ci(method="wilson")
-        return float(found.low), float(found.high)
+        ends = binomtest(self.taken, self.of).proportion_ci(method="wilson")
+        return float(ends.low), float(ends.high)
 
 
 def _no_shares() -> dict[str, Share]:
@@ -103,56 +103,56 @@ class FeedbackFigures:
 
 def figures(root: Path) -> FeedbackFigures:
     """Read the log of the store in this directory."""
-    found, replies, shown, contexts = FeedbackFigures(), Replies(root), dict[str, _Seen](), _Contexts()
+    report, replies, shown, contexts = FeedbackFigures(), Replies(root), dict[str, _ReplyCounts](), _Contexts()
     for use in uses(root):
         ranking, outcome = use.ranking, outcome_of(use)
-        found.rankings += 1
-        found.began, found.ended = min(found.began, ranking.at), max(found.ended, ranking.at)
-        found.events.update(event.kind for event in use.events)
+        report.rankings += 1
+        report.began, report.ended = min(report.began, ranking.at), max(report.ended, ranking.at)
+        report.events.update(event.kind for event in use.events)
         if outcome.kind is None or not ranking.shown:
             continue
         [first] = replies.find(ranking, ranking.shown[:1])
-        _count(found, ranking, outcome, {} if first is None else first.metadata)
+        _count(report, ranking, outcome, {} if first is None else first.metadata)
         for rank, reply in enumerate(ranking.shown, 1):
             if reply.id is not None:
                 if reply.id not in shown:
-                    shown[reply.id] = _Seen(replace(ranking, shown=(reply,), said=None))
+                    shown[reply.id] = _ReplyCounts(replace(ranking, shown=(reply,), said=None))
                 shown[reply.id].count(rank, outcome)
         if len(shown) > _MOST_HELD:
             shown = _most_often(shown, lambda each: each.shown)
         if ranking.said is not None and ranking.said.turns:
             contexts.add(ranking.said.turns[-1].text, outcome.kind in ("written", "none_good"))
-    found.generations, found.days = (dict(sorted(each.items())) for each in (found.generations, found.days))
-    kept = {name: values for name, values in found.groups.items() if 2 <= len(values) <= _VALUES}
-    order = sorted(kept, key=lambda name: (-sum(share.of for share in kept[name].values()), name))
-    found.groups = {name: dict(sorted(kept[name].items())) for name in order[:_FIELDS]}  # those most replies have
-    found.with_texts = contexts.count
-    found.lacks, found.alone = contexts.lacks()
-    found.untaken, found.shown_often = _untaken(shown, replies)
-    return found
+    report.generations, report.days = (dict(sorted(each.items())) for each in (report.generations, report.days))
+    groups = {name: values for name, values in report.groups.items() if 2 <= len(values) <= _VALUES}
+    order = sorted(groups, key=lambda name: (-sum(share.of for share in groups[name].values()), name))
+    report.groups = {name: dict(sorted(groups[name].items())) for name in order[:_FIELDS]}  # those most replies have
+    report.with_texts = contexts.count
+    report.lacks, report.alone = contexts.lacks()
+    report.untaken, report.shown_often = _untaken(shown, replies)
+    return report
 
 
-def _most_often(held: dict[str, T], how_often: Callable[[T], int]) -> dict[str, T]:
-    return dict(sorted(held.items(), key=lambda each: how_often(each[1]), reverse=True)[: _MOST_HELD // 2])
+def _most_often(counts: dict[str, T], how_often: Callable[[T], int]) -> dict[str, T]:
+    return dict(sorted(counts.items(), key=lambda each: how_often(each[1]), reverse=True)[: _MOST_HELD // 2])
 
 
-def _count(found: FeedbackFigures, ranking: Ranking, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
+def _count(report: FeedbackFigures, ranking: Ranking, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
     took = outcome.rank == 1
     day = datetime.fromtimestamp(ranking.at, UTC).date().isoformat()
-    found.judged += 1
-    found.first = found.first.plus(took)
-    for shares, name in ((found.generations, ranking.generation), (found.days, day)):
+    report.judged += 1
+    report.first = report.first.plus(took)
+    for shares, name in ((report.generations, ranking.generation), (report.days, day)):
         shares[name] = shares[name].plus(took)
     for name, value in metadata.items():
         if isinstance(value, str | bool):
-            values, said = found.groups[name], value if isinstance(value, str) else str(value).lower()
-            if said in values or len(values) <= _VALUES:  # one more shows that there are too many
-                values[said] = values[said].plus(took)
-    found.sent[outcome.kind if outcome.kind in ("written", "none_good") else outcome.rank or 0] += 1
+            values, label = report.groups[name], value if isinstance(value, str) else str(value).lower()
+            if label in values or len(values) <= _VALUES:  # one more shows that there are too many
+                values[label] = values[label].plus(took)
+    report.sent[outcome.kind if outcome.kind in ("written", "none_good") else outcome.rank or 0] += 1
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ReplyCounts:
     """A reply as a ranking showed it first, and how often rankings that are judged showed and took it."""
 
     at: Ranking
@@ -166,13 +166,13 @@ class _Seen:
         self.taken += rank == outcome.rank
 
 
-def _untaken(shown: Mapping[str, _Seen], replies: Replies) -> tuple[list[Untaken], int]:
+def _untaken(shown: Mapping[str, _ReplyCounts], replies: Replies) -> tuple[list[Untaken], int]:
     often = [(name, each) for name, each in shown.items() if each.shown >= SHOWN_OFTEN]
     never = [(-each.first, -each.shown, name) for name, each in often if not each.taken]
     untaken = []
     for first, times, name in sorted(never)[:_NEVER_TAKEN]:
-        [found] = replies.find(shown[name].at, shown[name].at.shown)
-        untaken.append(Untaken(name, None if found is None else found.text, -times, -first))
+        [candidate] = replies.find(shown[name].at, shown[name].at.shown)
+        untaken.append(Untaken(name, None if candidate is None else candidate.text, -times, -first))
     return untaken, len(often)
 
 
@@ -185,8 +185,8 @@ class _Contexts:
         self._lacking: deque[tuple[str, tuple[str, ...]]] = deque(maxlen=_MOST_LACKING)  # last turns, and their words
 
     def add(self, text: str, lacks: bool) -> None:
-        found = words(text[-_LETTERS:])[len(text) > _LETTERS :]  # the first one may be cut in two
-        has = {intern(word) for word in found if not word.isdecimal()}
+        last_words = words(text[-_LETTERS:])[len(text) > _LETTERS :]  # the first one may be cut in two
+        has = {intern(word) for word in last_words if not word.isdecimal()}
         self.count += 1
         self._with_word.update(has)
         if len(self._with_word) > _MOST_HELD:
@@ -209,8 +209,8 @@ class _Contexts:
         def telling(counts: Mapping[str, int]) -> Iterator[tuple[float, str]]:
             return ((-rarity[word] * count**2, word) for word, count in counts.items() if count > 1 and rarity[word])
 
-        while len(groups) < _LACKS and (found := min(telling(counts), default=None)):
-            most, word = found
+        while len(groups) < _LACKS and (best := min(telling(counts), default=None)):
+            most, word = best
             own, left = ([each for each in left if (word in each[1]) is is_own] for is_own in (True, False))
             beside = Counter(chain.from_iterable(has for _, has in own))
             counts.subtract(beside)

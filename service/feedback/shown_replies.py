@@ -15,7 +15,7 @@ from typing import Final
 
 from polyrank.service.feedback import files
 from polyrank.service.feedback.files import CLOSED, OPEN
-from polyrank.service.feedback.identity import host_mark, told_by
+from polyrank.service.feedback.identity import host_mark, origin_of
 from polyrank.service.feedback.records import RANKING, RANKINGS, Event, Ranking, is_of_shown
 
 MOST_RANKINGS: Final = 20_000
@@ -53,15 +53,17 @@ class ShownReplies:
         self._shown[ranking.id] = ids, tuple(texts)
         self._replies += len(ids)
         while len(self._shown) > MOST_RANKINGS or self._replies > MOST_REPLIES:
-            oldest, (gone, _) = self._shown.popitem(last=False)
-            self._replies -= len(gone)
-            if (told := told_by(oldest)) is not None:
-                self._since = max(self._since, told.at)
+            oldest, (forgotten_ids, _) = self._shown.popitem(last=False)
+            self._replies -= len(forgotten_ids)
+            if (origin := origin_of(oldest)) is not None:
+                self._since = max(self._since, origin.at)
 
     def lacks(self, ranking: object) -> bool:
         """Whether a ranking is not known that would be, were it in a file."""
-        told = told_by(ranking)
-        return told is not None and told.host == self._host and told.at > self._since and ranking not in self._shown
+        origin = origin_of(ranking)
+        if origin is None or origin.host != self._host:
+            return False
+        return origin.at > self._since and ranking not in self._shown
 
     def has_shown(self, event: Event) -> bool:
         """Whether an event is about what its ranking has shown, as far as this is known."""
@@ -84,8 +86,8 @@ class ShownReplies:
                     self._read.pop(name, None)
 
     def _names(self) -> list[str]:
-        found = {each.partition(".")[0] for each in os.listdir(self._folder) if each.endswith((OPEN, CLOSED))}
-        return sorted(name for name in found if name.partition("-")[2].startswith(self._host))
+        names = {each.partition(".")[0] for each in os.listdir(self._folder) if each.endswith((OPEN, CLOSED))}
+        return sorted(name for name in names if name.partition("-")[2].startswith(self._host))
 
     def _read_on(self, name: str) -> None:
         """Read the whole lines that were added to a file, or all of one that was closed."""
@@ -103,8 +105,8 @@ class ShownReplies:
                 parsed = files.parsed_line(line)
                 if parsed is None or parsed.get("kind") != RANKING:
                     continue
-                if skips and (told := told_by(parsed.get("id"))) is not None:
-                    since, skips = min(told.at + _MINUTE, time.time()), False
+                if skips and (origin := origin_of(parsed.get("id"))) is not None:
+                    since, skips = min(origin.at + _MINUTE, time.time()), False
                 if self.lacks(parsed.get("id")):
                     with suppress(ValueError):
                         self.note(RANKINGS.validate_python(parsed))

@@ -14,7 +14,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.training.data import hold_labels, read_labels, survey
-from polyrank.service.feedback.export import LABELS, LATER, TRAIN, Exported, export
+from polyrank.service.feedback.export import LABELS, LATER, TRAIN, ExportTally, export
 from polyrank.service.feedback.records import Shown, Use
 
 GONE = "20200101T000000000000-00000000"
@@ -42,7 +42,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _exported(
     store: Path, output: Path, uses: Iterable[Use], golden: Iterable[Path] = ()
-) -> tuple[Exported, list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[ExportTally, list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
     """Export a log; returns also the lines of the three files."""
     done = export(write_log(store, uses), output, golden=list(golden))
     return done, *(_lines(output / name) for name in (TRAIN, LATER, LABELS))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.service.errors import FeedbackUnusable, UnknownRanking
-from polyrank.service.feedback.identity import Identity, Told, host_mark, told_by
+from polyrank.service.feedback.identity import Identity, RankingOrigin, host_mark, origin_of
 
 IDENTITY = Identity(b"k" * 32)
 NAMES = st.text("ab é💬\udc80", min_size=1)
@@ -23,8 +23,8 @@ TIMES = st.integers(0, 4_000_000_000_000).map(lambda milliseconds: milliseconds 
 def test_an_id_tells_its_time_its_conversation_and_its_host(at: float) -> None:
     digest = IDENTITY.conversation("chat 7")
     made = IDENTITY.ranking_id(at, digest)
-    assert IDENTITY.checked(made) == told_by(made) == Told(at, digest, host_mark())
-    assert IDENTITY.checked(IDENTITY.ranking_id(at)) == Told(at, None, host_mark())
+    assert IDENTITY.checked(made) == origin_of(made) == RankingOrigin(at, digest, host_mark())
+    assert IDENTITY.checked(IDENTITY.ranking_id(at)) == RankingOrigin(at, None, host_mark())
     assert re.fullmatch("[0-9a-f]{60}", made)
 
 

@@ -124,14 +124,14 @@ def test_what_finds_no_room_is_dropped_and_counted(folder: Path, begin: Open) ->
 def test_events_that_find_no_room_are_refused_but_find_more_than_rankings(folder: Path, begin: Open) -> None:
     begun, go_on = begin(), threading.Event()
     begun.record(lambda: ranking(int(go_on.wait(10))), log.MOST_WAITING)
-    until(lambda: not begun._queue.qsize() and begun._taken > 0)
+    until(lambda: not begun._queue.qsize() and begun._size_out > 0)
     assert begun.record(lambda: ranking(2), log.MOST_WAITING)
     given_up = begun.add(lambda _: [event(3)], log.MOST_WAITING)
     assert given_up.cancel(), "nobody waits, but it is in memory still"
     with pytest.raises(Overloaded):
         begun.add(lambda _: [event(4)], 1)
     go_on.set()
-    until(lambda: begun._taken == begun._given)
+    until(lambda: begun._size_out == begun._size_in)
     put(begun, event(5))
     assert written(folder) == ["r1", "r2", "e5"]
 
@@ -178,7 +178,7 @@ def test_events_wait_so_long_and_no_longer(folder: Path, begin: Open, monkeypatc
     begun.add(lambda is_over: [] if is_over else None, 1).result(10)
     with pytest.raises(ZeroDivisionError):
         begun.add(lambda is_over: [event(1 // 0)] if is_over else None, 1).result(10)
-    assert begun._taken == begun._given
+    assert begun._size_out == begun._size_in
     waits = begun.add(lambda is_over: [event(3)] if is_over else None, 1)
     begun.close()
     assert waits.done()
@@ -385,8 +385,8 @@ def test_in_the_day_after_the_clock_jumped_nothing_is_too_old(
     clock["time"] += jump
     assert begun.oldest() == 0.0
     pass_seconds(clock, log.DAY_SECONDS - 60)
-    begun._tidied = -1e9
-    until(lambda: begun._tidied > 0)
+    begun._last_tidy = -1e9
+    until(lambda: begun._last_tidy > 0)
     assert (begun.oldest(), written(folder)) == (0.0, ["e1"])
     pass_seconds(clock, 70)
     assert begun.oldest() == pytest.approx(time.time() - 30 * log.DAY_SECONDS, abs=60)
@@ -408,7 +408,7 @@ def test_a_log_that_is_too_large_by_its_open_files_closes_them(folder: Path, beg
     append(other, event(1, text="x" * 5000))
     begun = begin(most_bytes=4000)
     put(begun, event(1))
-    begun._tidied = 0.0
+    begun._last_tidy = 0.0
     until(lambda: not [path for path in folder.glob("*.jsonl") if path.stem != other.name])
     other.close()
 

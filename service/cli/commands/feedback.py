@@ -133,7 +133,7 @@ def _erase(arguments: argparse.Namespace) -> int:
             why = f"the log of {store} holds nothing of it any more, but a run of the loop may ({error.strerror})"
             unfinished.append(f"{why}; free some space and run the same command again")
             continue
-        unknown = {each: None for each in unknown if each not in done.found}
+        unknown = {each: None for each in unknown if each not in done.recorded}
         facts["rankings"] += done.rankings
         facts["files_left"] += done.left
         facts["loop_collects_anew"] |= collects_anew

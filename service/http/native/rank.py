@@ -107,7 +107,7 @@ async def answered(request: Request, resources: Resources, body: RankIn, journey
     """Rank what a checked body asks for, or take the answer from the cache; record it where the server does."""
     todo = await bodies.beside(request, partial(to_request, body, resources.settings), len(body.candidates or ()))
     feedback, caller, sided = resources.feedback if body.log else None, request.state.principal.name, NO_SIDE
-    asked = None if feedback is None else feedback.asked(body.conversation, caller)
+    asked = None if feedback is None else feedback.to_record(body.conversation, caller)
     answer = partial(_answer, request, resources, body, todo)
     if body.min_revision is not None:
         done = await answer(await resources.updating.reached(body.min_revision, journey), journey)
