@@ -65,9 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     began, words = time.monotonic(), sys.argv[1:] if argv is None else [*argv]
-    for given in words:
-        shown = given.encode(errors="backslashreplace").decode()
-        if shown != given:  # no JSON may say it, nor Arrow open it
+    for word in words:
+        shown = word.encode(errors="backslashreplace").decode()
+        if shown != word:  # no JSON may say it, nor Arrow open it
             raise UsageError(f"{shown} is not of the locale's encoding; rename the file, or type it again")
     try:
         arguments = parser(*words[:1]).parse_args(words)

@@ -83,14 +83,14 @@ def read_candidates(
 def _good(rows: "Iterable[Candidate | Rejected]") -> Iterator["Candidate"]:
     from polyrank.index_builder.pool.rows import Candidate
 
-    told, count = None, 0
+    example, count = None, 0
     for row in rows:
         if isinstance(row, Candidate):
             yield row
         else:
-            told, count = row if told is None or row.is_bad > told.is_bad else told, count + 1
-    if told is not None:
-        where = f"{told.file}:{told.line}: {told.reason}"
+            example, count = row if example is None or row.is_bad > example.is_bad else example, count + 1
+    if example is not None:
+        where = f"{example.file}:{example.line}: {example.reason}"
         print(f"rows of the pool left out: {count}; one of them: {where}", file=sys.stderr)
 
 
@@ -110,13 +110,13 @@ def foreign_files_named(arguments: argparse.Namespace) -> Iterator[None]:
 def _advice(arguments: argparse.Namespace) -> str | None:
     from polyrank.index_builder.convert.kinds import kind_of
 
-    given = (value if isinstance(value, list) else [value] for value in vars(arguments).values())
-    for path in (each for values in given for each in values if isinstance(each, Path) and each.is_file()):
+    option_values = (value if isinstance(value, list) else [value] for value in vars(arguments).values())
+    for path in (each for values in option_values for each in values if isinstance(each, Path) and each.is_file()):
         with suppress(RankingError, OSError):
-            known = kind_of(path).map
-            if "documents" in known.paths and known.paths["text"] == "text":  # a pool as it is
+            tool_map = kind_of(path).map
+            if "documents" in tool_map.paths and tool_map.paths["text"] == "text":  # a pool as it is
                 continue
-            return f"{path} looks like {known.about}: polyrank convert {quote(str(path))} --output DIR"
+            return f"{path} looks like {tool_map.about}: polyrank convert {quote(str(path))} --output DIR"
     return None
 
 

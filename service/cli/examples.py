@@ -88,15 +88,15 @@ def require_no_classes(data: Path, dialogues: Iterable[Dialogue]) -> None:
 
 def _read(data: Path, limit: int | None) -> list[Dialogue]:
     marked = Counter[str]()
-    found = list(islice(read_dialogues(data, marked), limit))
+    dialogues = list(islice(read_dialogues(data, marked), limit))
     for why, count in marked.items():
         print(f"{data}: {count} lines were left out: {why}", file=sys.stderr)
-    return found
+    return dialogues
 
 
 def _identified(data: Path, dialogues: Iterable[Dialogue]) -> Identified:
-    examples, found = identified(dialogues)
-    assumed = found.assumed()
+    examples, grouping = identified(dialogues)
+    assumed = grouping.assumed()
     return examples, assumed and f"{data}: {assumed}"
 
 

@@ -79,17 +79,17 @@ class EvaluationReport:
         about = [f"{name:{_NAME_WIDTH}}{value}" for name, value in self.about.items()]
         rows = [_row("", list(self.estimates))]
         for name in self.estimates["model"]:
-            cells = [found[name].shown("+" if role == "difference" else "") for role, found in self.estimates.items()]
+            cells = [column[name].shown("+" if role == "difference" else "") for role, column in self.estimates.items()]
             rows.append(_row(name, cells))
         return "\n".join([*heads, *about, *rows, self.note])
 
     def _figures(self, role: str) -> dict[str, Any]:
-        found = self.estimates[role]
+        estimates = self.estimates[role]
         return {
-            **{name: estimate.value for name, estimate in found.items()},
+            **{name: estimate.value for name, estimate in estimates.items()},
             "tied_first": self._measured[role].tied_first,
             "seconds": self._measured[role].seconds,
-            "interval": {name: [estimate.low, estimate.high] for name, estimate in found.items()},
+            "interval": {name: [estimate.low, estimate.high] for name, estimate in estimates.items()},
         }
 
 

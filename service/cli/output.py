@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # A build encodes and appends in turns, with the same numbers; two bars would begin anew with every turn.
 _NOT_SHOWN = {"append"}
 _KEPT = {"encode", "train"}  # bars that stay on the screen
-_SAID = {  # stages that are not called by what they do
+_STAGE_NAMES = {  # stages that are not called by what they do
     "": "at work",
     "words": "counting words",
     "resume": "reading what a killed build has left",
@@ -119,17 +119,17 @@ class Progress:
     def line(self) -> str:
         """Say how far the stage is."""
         stage, done, total, figures = self._latest
-        said, seconds, waits = _SAID.get(stage, stage), self._at - self._began, time.monotonic() - self._at
+        name, seconds, waits = _STAGE_NAMES.get(stage, stage), self._at - self._began, time.monotonic() - self._at
         if done == self._first or not seconds:
             of = f"{done} of {total}, " if total is not None and total > 1 else ""
-            return f"{said}: {of}{seconds + waits:.0f} s  {figures}".rstrip()
+            return f"{name}: {of}{seconds + waits:.0f} s  {figures}".rstrip()
         rate = (done - self._first) / seconds
         of = f" of {total}" if total else ""
         left = (total - done) / rate if total and self._left is None else self._left
         if left is not None and math.isfinite(left):
             of += f", {max(0.0, left - waits):.0f} s left"
         shown = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
-        return f"{said}: {done}{of} ({shown} {self._unit_of(stage)}/s)  {figures}".rstrip()
+        return f"{name}: {done}{of} ({shown} {self._unit_of(stage)}/s)  {figures}".rstrip()
 
     def _unit_of(self, stage: str) -> str:
         return self._units.get(stage.partition(" ")[0], self._unit)
@@ -148,12 +148,12 @@ class Progress:
         if self._left is not None:
             left = tqdm.format_interval(max(0.0, self._left)) if math.isfinite(self._left) else "?"
             form = _BAR.format(left=left)
-        if self._bar is None or self._bar.desc.rstrip(": ") != _SAID.get(stage, stage):
+        if self._bar is None or self._bar.desc.rstrip(": ") != _STAGE_NAMES.get(stage, stage):
             self._close_bar()
-            said, kept, unit = _SAID.get(stage, stage), stage in _KEPT, f" {self._unit_of(stage)}"
+            name, stays, unit = _STAGE_NAMES.get(stage, stage), stage in _KEPT, f" {self._unit_of(stage)}"
             size = get_terminal_size()  # which is not 0 where a terminal says so: tqdm would show nothing
             shape: dict[str, Any] = {"bar_format": form, "ncols": size.columns, "nrows": size.lines}
-            self._bar = tqdm(desc=said, total=total, initial=done, leave=kept, unit=unit, **shape)
+            self._bar = tqdm(desc=name, total=total, initial=done, leave=stays, unit=unit, **shape)
         self._bar.bar_format, self._bar.total = form, total
         if figures:
             self._bar.set_postfix_str(figures, refresh=False)

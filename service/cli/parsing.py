@@ -16,8 +16,8 @@ SHARE = Bounds(0.0, 1.0)
 
 _SHOWN_CHARACTERS = 40
 _SEVERAL = ("+", "*")
-_NUMBER = re.compile(r"invalid (?P<kind>int|float) value: (?P<given>.*)")
-_CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
+_NUMBER = re.compile(r"invalid (?P<kind>int|float) value: (?P<word>.*)")
+_CHOICE = re.compile(r"invalid choice: '(?P<word>[^']*)' \(choose from (?P<choices>.*)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def add_options_of(add: Any, options: Iterable[Option], prefix: str = "", **choi
         add(f"--{each.name.replace('_', '-')}", **how)
 
 
-def given(arguments: argparse.Namespace, options: Iterable[Option]) -> dict[str, Any]:
+def values_of(arguments: argparse.Namespace, options: Iterable[Option]) -> dict[str, Any]:
     """Return what was given of these options, by the names of their fields."""
     return {each.field: value for each in options if (value := getattr(arguments, each.field)) is not None}
 
@@ -71,14 +71,14 @@ def default_of(option: Option) -> str:
     """
     default = option.about.get("start") if option.default is None else option.default
     if default in (None, "", (), {}):
-        said = option.about.get("otherwise", "")
+        text = option.about.get("otherwise", "")
     elif isinstance(default, bool):
-        said = "yes" if default else "no"
+        text = "yes" if default else "no"
     elif isinstance(default, float):
-        said = f"{default:g}".replace("e-0", "e-")
+        text = f"{default:g}".replace("e-0", "e-")
     else:
-        said = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-    return f"; default: {said}" if said else ""
+        text = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    return f"; default: {text}" if text else ""
 
 
 class _Store(argparse._StoreAction):
@@ -101,7 +101,7 @@ class CommandParser(argparse.ArgumentParser):
     later: "Callable[[CommandParser], None] | None" = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._given: set[argparse.Action] = set()
+        self._used_actions: set[argparse.Action] = set()
         super().__init__(*args, **kwargs)
         self.register("action", None, _Store)
         self.register("action", "store", _Store)
@@ -126,16 +126,16 @@ class CommandParser(argparse.ArgumentParser):
         if "" in arg_strings and (action.option_strings or action.type is Path):
             raise argparse.ArgumentError(action, "must not be empty")
         adds_up = isinstance(action, argparse._AppendAction) or action.nargs in _SEVERAL
-        if action in self._given and not adds_up:
+        if action in self._used_actions and not adds_up:
             raise argparse.ArgumentError(action, "may be given only once")
         if action.option_strings:
-            self._given.add(action)
+            self._used_actions.add(action)
         return super()._get_values(action, arg_strings)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; what is left over is an error here, where the command's own options are known."""
         self.fill()
-        self._given.clear()
+        self._used_actions.clear()
         parsed, left = super().parse_known_args(args, namespace)
         if left:
             self.error(f"unrecognized arguments: {' '.join(left)}" + self._meant(left))
@@ -143,11 +143,11 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with usage and the error; a choice that is none is followed by the one that is like it."""
-        if found := _NUMBER.search(message):
-            wanted = "a whole number" if found["kind"] == "int" else "a number"
-            message = f"{message[: found.start()]}must be {wanted}, not {found['given']}"
-        if found := _CHOICE.search(message):
-            message += _suggestion(found["given"], re.findall(r"[\w.-]+", found["choices"]))
+        if number := _NUMBER.search(message):
+            kind = "a whole number" if number["kind"] == "int" else "a number"
+            message = f"{message[: number.start()]}must be {kind}, not {number['word']}"
+        if choice := _CHOICE.search(message):
+            message += _suggestion(choice["word"], re.findall(r"[\w.-]+", choice["choices"]))
         super().error(f"{message} (see {self.prog} --help)")
 
     def _meant(self, left: Sequence[str]) -> str:
@@ -155,6 +155,6 @@ class CommandParser(argparse.ArgumentParser):
         return _suggestion(options[0], self._option_string_actions) if options else ""
 
 
-def _suggestion(given: str, known: Iterable[str]) -> str:
-    like = get_close_matches(given, [*known], 1)
+def _suggestion(word: str, names: Iterable[str]) -> str:
+    like = get_close_matches(word, [*names], 1)
     return f"; did you mean {like[0]}?" if like else ""

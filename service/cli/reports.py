@@ -44,10 +44,10 @@ def write_evaluation(
     about = [*models.items(), *((name, str(value)) for name, value in report.about.items())]
     sections = [Section(rows=about), _figures(report)]
     if "against" in models:
-        found = report.estimates["difference"]
-        chart = intervals("Differences with intervals", [Interval(name, *found[name]) for name in found])
+        differences = report.estimates["difference"]
+        chart = intervals("Differences with intervals", [Interval(name, *differences[name]) for name in differences])
         text = "Model minus against, over the same examples. Where an interval holds 0, chance may be the reason."
-        table = [[name, found[name].shown("+")] for name in found]
+        table = [[name, differences[name].shown("+")] for name in differences]
         sections.append(Section("Difference", text, chart, ["", "difference"], table))
         sections += _disagreements(report, task, outcomes)
     else:
@@ -81,7 +81,7 @@ def _disagreements(report: "EvaluationReport", task: "Task[Any]", outcomes: "Seq
         text = f"{len(places)} of {len(task.groups)} examples by {main}. Shown: {min(SHOWN, len(places))}."
         cards = [
             [
-                *_asked(task, place),
+                *_texts_of(task, place),
                 (report.models["model"], _shortened(model.first[place])),
                 (report.models["against"], _shortened(against.first[place])),
             ]
@@ -97,7 +97,7 @@ def _mistakes(task: "Task[Any]", outcome: "TaskResult") -> Section:
     losses = {name: -values for name, values in outcome.values.items()}
     places = [place for place in _by_size(losses) if outcome.values[main][place] < 1]
     text = f"{len(places)} of {len(task.groups)} examples by {main}. Shown: {min(SHOWN, len(places))}."
-    cards = [[*_asked(task, place), ("first", _shortened(outcome.first[place]))] for place in places[:SHOWN]]
+    cards = [[*_texts_of(task, place), ("first", _shortened(outcome.first[place]))] for place in places[:SHOWN]]
     return Section("Mistakes", text, cards=cards)
 
 
@@ -108,11 +108,11 @@ def _by_size(gains: dict[str, NDArray[np.float64]]) -> list[int]:
     return order
 
 
-def _asked(task: "Task[Any]", place: int) -> list[tuple[str, str]]:
+def _texts_of(task: "Task[Any]", place: int) -> list[tuple[str, str]]:
     example = task.example(place)
-    left_out = len(example.asked) - _TURNS
+    left_out = len(example.texts) - _TURNS
     lines = [("", f"{left_out} texts before")] if left_out > 0 else []
-    lines += [(name, _shortened(text)) for name, text in example.asked[-_TURNS:]]
+    lines += [(name, _shortened(text)) for name, text in example.texts[-_TURNS:]]
     return [*lines, ("right", _shortened(example.right))]
 
 
@@ -133,14 +133,14 @@ def read_curves(logs: Path) -> dict[str, Curve]:
 
     accumulator = EventAccumulator(str(logs), {"scalars": 0})  # 0: all of them
     accumulator.Reload()
-    found = {}
+    by_tag = {}
     for tag in accumulator.Tags()["scalars"]:
         # Files are read in the order of their names, which is not always that of time.
         by_time = sorted(accumulator.Scalars(tag), key=lambda event: event.wall_time)
         by_step = {event.step: event.value for event in by_time}
         steps = sorted(by_step)
-        found[tag] = Curve(steps, [by_step[step] for step in steps])
-    return found
+        by_tag[tag] = Curve(steps, [by_step[step] for step in steps])
+    return by_tag
 
 
 def write_training(path: Path, output: Path, summary: Mapping[str, Any], valid: Mapping[str, Any] | None) -> None:
@@ -197,32 +197,32 @@ def _cells(row: Mapping[str, Any], state: str | None) -> list[str]:
     return [row["id"], str(row["count"]), row["index"], *figures, row["model"], shown]
 
 
-def write_feedback(path: Path, store: Path, found: "FeedbackFigures") -> None:
+def write_feedback(path: Path, store: Path, figures: "FeedbackFigures") -> None:
     """Write the page: what people took of what they were shown, and what they missed."""
-    sections = [_recorded(found)]
-    if found.judged:
+    sections = [_recorded(figures)]
+    if figures.judged:
         sections += [
-            _shares("First reply taken, by generation", found.generations),
-            _shares("First reply taken, by day (UTC)", found.days),
-            *(_shares(f"First reply taken, by its “{name}”", values) for name, values in found.groups.items()),
-            _ranks(found),
-            *_lacking(found),
-            _untaken(found),
+            _shares("First reply taken, by generation", figures.generations),
+            _shares("First reply taken, by day (UTC)", figures.days),
+            *(_shares(f"First reply taken, by its “{name}”", values) for name, values in figures.groups.items()),
+            _ranks(figures),
+            *_lacking(figures),
+            _untaken(figures),
         ]
     write_page(path, f"Feedback in {store}", sections)
 
 
-def _recorded(found: "FeedbackFigures") -> Section:
-    rows = [["rankings", f"{found.rankings:,}"]]
-    if found.rankings:
-        began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (found.began, found.ended))
+def _recorded(figures: "FeedbackFigures") -> Section:
+    rows = [["rankings", f"{figures.rankings:,}"]]
+    if figures.rankings:
+        began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (figures.began, figures.ended))
         rows.append(["answered", f"{began} to {ended} UTC"])
-    rows.append(["outcome known", f"{found.judged:,}: a reply was sent, or none was good"])
-    if found.judged:
-        rows.append(["first reply taken", _share(found.first)])
-    if found.events:
-        rows.append(["events", ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.events.items()))])
-    text = "" if found.judged else "No event says yet which replies were sent, so there is nothing to count."
+    rows.append(["outcome known", f"{figures.judged:,}: a reply was sent, or none was good"])
+    if figures.judged:
+        rows.append(["first reply taken", _share(figures.first)])
+    if figures.events:
+        rows.append(["events", ", ".join(f"{count:,} {kind}" for kind, count in sorted(figures.events.items()))])
+    text = "" if figures.judged else "No event says yet which replies were sent, so there is nothing to count."
     return Section("", text, None, (), rows)
 
 
@@ -249,57 +249,57 @@ def _share(share: "Share") -> str:
     return f"{share.value:.3f} [{low:.3f}, {high:.3f}]".replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _ranks(found: "FeedbackFigures") -> Section:
+def _ranks(figures: "FeedbackFigures") -> Section:
     from polyrank.service.feedback.report import Share
 
-    last = max((rank for rank in found.sent if isinstance(rank, int)), default=0)
-    counts = {f"rank {rank}": found.sent[rank] for rank in range(1, last + 1)}
+    last = max((rank for rank in figures.sent if isinstance(rank, int)), default=0)
+    counts = {f"rank {rank}": figures.sent[rank] for rank in range(1, last + 1)}
     others: dict[str, int | str] = {
         "a rank not recorded": 0,
         "written by hand": "written",
         "none was good": "none_good",
     }
-    counts |= {name: found.sent[other] for name, other in others.items()}
-    shares = {name: Share(count, found.judged) for name, count in counts.items() if count or name.startswith("rank ")}
+    counts |= {name: figures.sent[other] for name, other in others.items()}
+    shares = {name: Share(count, figures.judged) for name, count in counts.items() if count or name.startswith("rank ")}
     heading = "Where the reply that was sent stood"
     chart = intervals(heading, [Interval(name, share.value, *share.interval()) for name, share in shares.items()])
     rows = [[name, _share(share), f"{share.taken:,}"] for name, share in shares.items()]
     return Section(heading, "Shares of the rankings whose outcome is known.", chart, ["", "share", "count"], rows)
 
 
-def _lacking(found: "FeedbackFigures") -> list[Section]:
+def _lacking(figures: "FeedbackFigures") -> list[Section]:
     heading = "What the pool lacks"
-    if not found.with_texts:
+    if not figures.with_texts:
         return [Section(heading, "Contexts are not recorded; polyrank serve --feedback texts records them.")]
-    total = found.alone + sum(group.contexts for group in found.lacks)
-    text = f"For {total:,} of {found.with_texts:,} contexts a reply was written by hand, or none was good."
+    total = figures.alone + sum(group.contexts for group in figures.lacks)
+    text = f"For {total:,} of {figures.with_texts:,} contexts a reply was written by hand, or none was good."
     if total:
         text += " Here they are by words that they share, the largest groups first."
-        text += f" {found.alone:,} are in none of these groups." if found.alone else ""
+        text += f" {figures.alone:,} are in none of these groups." if figures.alone else ""
     cards = [
         [
             (f"{group.contexts:,} contexts", ", ".join(group.words)),
             *(("such as", _shortened(example)) for example in group.examples),
         ]
-        for group in found.lacks
+        for group in figures.lacks
     ]
     return [Section(heading, text, cards=cards)]
 
 
-def _untaken(found: "FeedbackFigures") -> Section:
+def _untaken(figures: "FeedbackFigures") -> Section:
     from polyrank.service.feedback.report import SHOWN_OFTEN
 
     heading = "Replies that are never taken"
-    text = f"Replies that were shown {SHOWN_OFTEN} times or more: {found.shown_often:,}."
-    if found.untaken:
+    text = f"Replies that were shown {SHOWN_OFTEN} times or more: {figures.shown_often:,}."
+    if figures.untaken:
         text += " Nobody took these; those that were shown first most often lead."
-    elif found.shown_often:
+    elif figures.shown_often:
         text += " Each was taken."
     cards = [
         [
             (each.id, "its text is in no generation any more" if each.text is None else _shortened(each.text)),
             ("shown", f"{each.shown:,} times, {each.first:,} of them first"),
         ]
-        for each in found.untaken
+        for each in figures.untaken
     ]
     return Section(heading, text, cards=cards)

@@ -56,7 +56,7 @@ def tied_first(ties: Sequence[Ties]) -> float:
 class Example(NamedTuple):
     """What a reader needs of an example: what was asked, as texts with what each is, and the right answer."""
 
-    asked: Sequence[tuple[str, str]]
+    texts: Sequence[tuple[str, str]]
     right: str
 
 
@@ -134,16 +134,16 @@ class TwoStageSearch:
         own: Sequence[int | None] | None = None,
     ) -> list[Retrieved]:
         """Find the best texts for each context; `right` and `own` as `retrieve`."""
-        found, cut = retrieve(ranker, contexts, texts, right, report, own)
+        rankings, cut = retrieve(ranker, contexts, texts, right, report, own)
         if cut:
             too_long = f"{ranker.name} reads {cut} of {len(texts)} texts without their end: they are too long"
             print(too_long, file=sys.stderr)
         if self.reranker is None:
-            return found
+            return rankings
         counts_words = ranker.evidence is not None
         if self.reranker.evidence is not None and not counts_words:
             print(f"{self.reranker.name} {words_left_out(ranker.name)}", file=sys.stderr)
-        return rerank(self.reranker, contexts, texts, found, self.top_n, report, counts_words)
+        return rerank(self.reranker, contexts, texts, rankings, self.top_n, report, counts_words)
 
     def described(self, texts: Sequence[str]) -> dict[str, Any]:
         """Return what the answer says about a search over these texts."""
@@ -195,13 +195,13 @@ class PoolTask(_SearchTask):
         """Measure how often the gold reply is found first, and the like."""
         contexts = [dialogue.conversation for _, dialogue, _ in self._examples]
         right = [rows for _, _, rows in self._examples]
-        found = self._search.find(ranker, contexts, self._texts, right, report)
-        ties = [each.ties(partial(_is_in, rows)) for each, rows in zip(found, right, strict=True)]
+        rankings = self._search.find(ranker, contexts, self._texts, right, report)
+        ties = [each.ties(partial(_is_in, rows)) for each, rows in zip(rankings, right, strict=True)]
         lines = [
             {"example": number, **_place(own, each.best.scores), **_retrieved(self._ids, each.best)}
-            for (number, _, _), own, each in zip(self._examples, ties, found, strict=True)
+            for (number, _, _), own, each in zip(self._examples, ties, rankings, strict=True)
         ]
-        first = [self._texts[each.best.rows[0]] for each in found]
+        first = [self._texts[each.best.rows[0]] for each in rankings]
         return TaskResult(rank_values(ties, (*RECALL_AT, DEPTH), DEPTH), lines, first, tied_first(ties))
 
     def example(self, place: int) -> Example:
@@ -234,19 +234,19 @@ class CollectionTask(_SearchTask):
         collection = self._collection
         contexts = [Conversation.of(text) for text in collection.queries]
         right = [collection.judged_rows(query) for query in range(len(contexts))]
-        found = self._search.find(ranker, contexts, collection.documents, right, report, self._own)
-        ties = [each.ties(partial(collection.gains_of, query)) for query, each in enumerate(found)]
-        values = judged_values(ties, [collection.judged_gains(query) for query in range(len(found))])
+        rankings = self._search.find(ranker, contexts, collection.documents, right, report, self._own)
+        ties = [each.ties(partial(collection.gains_of, query)) for query, each in enumerate(rankings)]
+        values = judged_values(ties, [collection.judged_gains(query) for query in range(len(rankings))])
         lines = [
             {
                 "query": name,
                 **{figure: values[figure][query] for figure in values},
-                **_place(ties[query], found[query].best.scores),
-                **_retrieved(collection.document_ids, found[query].best),
+                **_place(ties[query], rankings[query].best.scores),
+                **_retrieved(collection.document_ids, rankings[query].best),
             }
             for query, name in enumerate(collection.query_ids)
         ]
-        first = [collection.documents[each.best.rows[0]] for each in found]
+        first = [collection.documents[each.best.rows[0]] for each in rankings]
         return TaskResult(values, lines, first, tied_first(ties))
 
     def example(self, place: int) -> Example:
@@ -280,9 +280,9 @@ def _place(ties: Ties, scores: NDArray[np.float32]) -> dict[str, Any]:
     return {"rank": ahead + 1, "tied": size - 1, "score": scores[ahead]}
 
 
-def _retrieved(ids: Sequence[str], found: TopK) -> dict[str, Any]:
-    names = [ids[row] for row in found.rows]
-    return {"best": names[0], "retrieved": names, "scores": found.scores}
+def _retrieved(ids: Sequence[str], best: TopK) -> dict[str, Any]:
+    names = [ids[row] for row in best.rows]
+    return {"best": names[0], "retrieved": names, "scores": best.scores}
 
 
 def dialogue_numbers(examples: Sequence[Dialogue], assumed: str | None) -> NDArray[np.int64]:
@@ -324,12 +324,12 @@ class ClassesTask:
 
     def measure(self, ranker: Classifier, report: ReportProgress) -> TaskResult:
         """Measure how often, and how surely, the right class is told."""
-        told = []
+        batches = []
         for start in range(0, len(self._examples), _AT_ONCE):
             some = self._examples[start : start + _AT_ONCE]
-            told.append(ranker.of_examples(some))
+            batches.append(ranker.of_examples(some))
             report("classify", start + len(some), len(self._examples))
-        probabilities = np.concatenate(told).astype(np.float64)
+        probabilities = np.concatenate(batches).astype(np.float64)
         right = np.array([ranker.labels.index(each.category) for each in self._examples])
         best = probabilities.argmax(axis=1)
         of_right = probabilities[np.arange(len(right)), right]

@@ -21,7 +21,7 @@ from polyrank.service.cli.arguments import (
     wrong_usage,
 )
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
-from polyrank.service.cli.parsing import add_options_of, given
+from polyrank.service.cli.parsing import add_options_of, values_of
 from polyrank.service.cli.waiting import add_wait_option, loading, require_server
 
 if TYPE_CHECKING:
@@ -145,10 +145,10 @@ def _options(arguments: argparse.Namespace, ranker: "Retriever", probes: "list[C
     from polyrank.index_builder.building.plans import BuildOptions
     from polyrank.index_builder.building.stages import EncodedContext
 
-    asked = given(arguments, options_of(AskedOptions))
+    options = values_of(arguments, options_of(AskedOptions))
     with wrong_usage():
-        index_for(ranker, asked.get("index", "auto"))
-    return BuildOptions(probes=EncodedContext.of(ranker, probes), **asked)
+        index_for(ranker, options.get("index", "auto"))
+    return BuildOptions(probes=EncodedContext.of(ranker, probes), **options)
 
 
 def _probes(file: Path) -> "list[Conversation]":

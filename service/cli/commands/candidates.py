@@ -70,19 +70,19 @@ def add_to(commands: Any) -> None:
 
 def _get(arguments: argparse.Namespace) -> int:
     with service_of(arguments) as service:
-        found = service.candidate(arguments.id)
-    print_json(found.model_dump(mode="json", exclude=None if arguments.json else {"generation", "revision"}))
+        candidate = service.candidate(arguments.id)
+    print_json(candidate.model_dump(mode="json", exclude=None if arguments.json else {"generation", "revision"}))
     return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:
     filter_ = None if arguments.filter is None else json_object("--filter", arguments.filter)
     with service_of(arguments) as service:
-        found = _listed(service, filter_, arguments.limit)
+        candidates = _listed(service, filter_, arguments.limit)
         if arguments.json:
-            print_json({"candidates": list(found)})
+            print_json({"candidates": list(candidates)})
             return 0
-        for candidate in found:
+        for candidate in candidates:
             print_json(candidate)
     return 0
 
@@ -131,28 +131,28 @@ def _batches(rows: Iterable[T], service: "Client") -> Iterator[list[T]]:
     """Cut candidates, or ids, into lists that the service takes in one call."""
     from polyrank.service.client.attempts import Call
 
-    limits = service.do(Call("GET", "/info", lambda told: told["limits"]))
+    limits = service.do(Call("GET", "/info", lambda info: info["limits"]))
     most, room = min(MOST_AT_ONCE, limits["max_candidates"]), SHARE_OF_BODY * limits["max_body_bytes"]
     batch: list[T] = []
-    held = 0
+    total = 0
     for row in rows:
         size = len(json.dumps(row))
-        if batch and (len(batch) == most or held + size > room):
+        if batch and (len(batch) == most or total + size > room):
             yield batch
-            batch, held = [], 0
+            batch, total = [], 0
         batch.append(row)
-        held += size
+        total += size
     if batch:
         yield batch
 
 
 def _delete(arguments: argparse.Namespace) -> int:
     with service_of(arguments) as service:
-        done = service.delete(arguments.ids)
-    if done.missing_ids and not arguments.json:
-        print(harmless(f"not there: {', '.join(done.missing_ids)}"), file=sys.stderr)
-    line = f"{done.deleted} candidates deleted; revision {done.revision}"
-    print_result(arguments, done.model_dump(mode="json", exclude={"generation"}), line)
+        deletion = service.delete(arguments.ids)
+    if deletion.missing_ids and not arguments.json:
+        print(harmless(f"not there: {', '.join(deletion.missing_ids)}"), file=sys.stderr)
+    line = f"{deletion.deleted} candidates deleted; revision {deletion.revision}"
+    print_result(arguments, deletion.model_dump(mode="json", exclude={"generation"}), line)
     return 0
 
 
@@ -165,21 +165,21 @@ _COMPARISON = """
 
 
 def _sync(arguments: argparse.Namespace) -> int:
-    with service_of(arguments) as service, Progress("candidates") as progress, closing(sqlite3.connect("")) as found:
-        found.executescript(_COMPARISON)
-        in_files = _keep_rows(found, arguments, progress)
+    with service_of(arguments) as service, Progress("candidates") as progress, closing(sqlite3.connect("")) as table:
+        table.executescript(_COMPARISON)
+        in_files = _keep_rows(table, arguments, progress)
         for at, stored in enumerate(_listed(service, None, None), 1):
-            known = found.execute("UPDATE pool SET stored = ? WHERE id = ?", (_compared(stored), stored["id"]))
-            if not known.rowcount:
-                found.execute("INSERT OR IGNORE INTO gone VALUES (?)", (stored["id"],))
+            cursor = table.execute("UPDATE pool SET stored = ? WHERE id = ?", (_compared(stored), stored["id"]))
+            if not cursor.rowcount:
+                table.execute("INSERT OR IGNORE INTO gone VALUES (?)", (stored["id"],))
             progress("compare", at, None)
 
-        def asked(select: str) -> Iterator[Any]:
-            return (value for (value,) in found.execute(f"SELECT {select}"))
+        def values(select: str) -> Iterator[Any]:
+            return (value for (value,) in table.execute(f"SELECT {select}"))
 
-        [new] = asked("count(*) FROM pool WHERE stored IS NULL")
-        [changed] = asked("count(*) FROM pool WHERE stored != row")
-        [gone] = asked("count(*) FROM gone")
+        [new] = values("count(*) FROM pool WHERE stored IS NULL")
+        [changed] = values("count(*) FROM pool WHERE stored != row")
+        [gone] = values("count(*) FROM gone")
         facts = {"added": new, "changed": changed, "deleted": gone, "unchanged": in_files - new - changed}
         counted = f"{new} added, {changed} changed, {gone} deleted, {facts['unchanged']} unchanged"
         if arguments.dry_run:
@@ -189,17 +189,17 @@ def _sync(arguments: argparse.Namespace) -> int:
                     ("change", "pool WHERE stored != row ORDER BY place"),
                     ("delete", "gone ORDER BY id"),
                 ):
-                    for candidate_id in asked(f"id FROM {which}"):
+                    for candidate_id in values(f"id FROM {which}"):
                         print(harmless(f"{verb} {candidate_id}"))
             print_result(arguments, facts, f"a dry run, nothing was changed; it would be: {counted}")
             return 0
         revision, put, removed = None, 0, 0
         # What is new comes first, so that no moment lacks both a reply and the one that takes its place.
-        differing = asked("row FROM pool WHERE stored IS NOT row ORDER BY place")
+        differing = values("row FROM pool WHERE stored IS NOT row ORDER BY place")
         for rows in _batches(map(json.loads, differing), service):
             put, revision = put + len(rows), service.upsert(rows).revision
             progress("put", put, new + changed)
-        for ids in _batches(asked("id FROM gone ORDER BY id"), service):
+        for ids in _batches(values("id FROM gone ORDER BY id"), service):
             removed, revision = removed + len(ids), service.delete(ids).revision
             progress("delete", removed, gone)
     line = counted if revision is None else f"{counted}; revision {revision}"
@@ -207,7 +207,7 @@ def _sync(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _keep_rows(found: sqlite3.Connection, arguments: argparse.Namespace, progress: Progress) -> int:
+def _keep_rows(table: sqlite3.Connection, arguments: argparse.Namespace, progress: Progress) -> int:
     """Keep all rows of pool files in their order; returns how many there are.
 
     Raises PoolError where a row is bad, because the candidate that it stands for would be removed, or there is none.
@@ -219,7 +219,7 @@ def _keep_rows(found: sqlite3.Connection, arguments: argparse.Namespace, progres
     for row in read_pool(arguments.pool, encoding=arguments.encoding, columns=arguments.columns):
         if isinstance(row, Candidate):
             compared = _compared({"id": row.id, "text": row.text, "metadata": row.metadata})
-            found.execute("INSERT INTO pool (id, row) VALUES (?, ?)", (row.id, compared))
+            table.execute("INSERT INTO pool (id, row) VALUES (?, ?)", (row.id, compared))
             count += 1
             progress("read", count, None)
         elif row.is_bad:

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         from polyrank.service.feedback.redaction import redacted
 
         redact = redacted
-    asked = Asked(
+    options = Asked(
         answering=tuple(arguments.answering),
         first_asks=arguments.first_asks,
         order=arguments.order,
@@ -76,42 +76,42 @@ def run(arguments: argparse.Namespace) -> int:
         min_count=arguments.min_count,
         encoding=arguments.encoding,
     )
-    named = _named(arguments)
+    chosen_map = _chosen_map(arguments)
     try:
-        kinds = kinds_of(arguments.files, named, arguments.columns, arguments.encoding)
+        kinds = kinds_of(arguments.files, chosen_map, arguments.columns, arguments.encoding)
     except UnknownKind as error:
         print(f"the fields of {arguments.files[0]}, each with an example:", file=sys.stderr)
         print(harmless("\n".join(error.fields.tree())), file=sys.stderr)
         raise
     with Progress("rows") as progress:
-        done = convert(kinds, arguments.output, asked, progress)
-    for line in _lines(done):
+        tally = convert(kinds, arguments.output, options, progress)
+    for line in _lines(tally):
         print(harmless(line), file=sys.stderr)
-    written = [f"{arguments.output / name}: {count} examples" for name, count in done.examples.items()]
-    if done.candidates:
-        written.append(f"{arguments.output / 'pool.jsonl'}: {done.candidates} candidates")
+    written = [f"{arguments.output / name}: {count} examples" for name, count in tally.examples.items()]
+    if tally.candidates:
+        written.append(f"{arguments.output / 'pool.jsonl'}: {tally.candidates} candidates")
     facts = {
-        "format": done.map.called,
+        "format": tally.map.called,
         "output": str(arguments.output),
-        "examples": done.examples.total(),
-        "files": dict(done.examples),
-        "candidates": done.candidates,
-        "answering": dict(done.said.ours),
-        "others": dict(done.said.others),
-        "repeated": done.said.repeated,
-        "changed": dict(done.said.changed),
-        "guessed_encodings": done.guessed,
+        "examples": tally.examples.total(),
+        "files": dict(tally.examples),
+        "candidates": tally.candidates,
+        "answering": dict(tally.said.ours),
+        "others": dict(tally.said.others),
+        "repeated": tally.said.repeated,
+        "changed": dict(tally.said.changed),
+        "guessed_encodings": tally.guessed,
         "left_out": [
-            {"reason": reason, "count": count, "first": done.first.get(reason)}
-            for reason, count in done.left_out.most_common()
+            {"reason": reason, "count": count, "first": tally.first.get(reason)}
+            for reason, count in tally.left_out.most_common()
         ],
-        "unread": [{"field": place, "count": n, "first": done.first[place]} for place, n in done.unread.most_common()],
+        "unread": [{"field": path, "count": n, "first": tally.first[path]} for path, n in tally.unread.most_common()],
     }
     print_result(arguments, facts, *written)
     return 0
 
 
-def _named(arguments: argparse.Namespace) -> "Map | None":
+def _chosen_map(arguments: argparse.Namespace) -> "Map | None":
     from polyrank.index_builder.convert.maps import read_map, shipped
 
     if arguments.map and arguments.form:
@@ -138,36 +138,36 @@ def _draft(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(done: "Converted") -> list[str]:
-    said = done.said
-    lines = [f"read as {done.map.called}: {done.map.about}"]
-    first_of = {name: file for file, name in reversed(done.guessed.items())}  # of each encoding
+def _lines(tally: "Converted") -> list[str]:
+    sides = tally.said
+    lines = [f"read as {tally.map.called}: {tally.map.about}"]
+    first_of = {name: file for file, name in reversed(tally.guessed.items())}  # of each encoding
     lines += [f"{file} is not in UTF-8: read as {name}; or name it by --encoding" for name, file in first_of.items()]
-    if said.ours or said.others:
-        ours = ", ".join(f"{who} ({count:,})" for who, count in said.ours.most_common(5)) or "nobody"
-        rest = f" and {len(said.ours) - 5:,} more, in all {said.ours.total():,}" if len(said.ours) > 5 else ""
-        lines.append(f"answering: {ours}{rest}; others: {said.others.total():,} messages")
-    lines += [f"--answering: nobody called {name!r} says anything" for name in said.missing]
-    if said.alternating:
+    if sides.ours or sides.others:
+        ours = ", ".join(f"{who} ({count:,})" for who, count in sides.ours.most_common(5)) or "nobody"
+        rest = f" and {len(sides.ours) - 5:,} more, in all {sides.ours.total():,}" if len(sides.ours) > 5 else ""
+        lines.append(f"answering: {ours}{rest}; others: {sides.others.total():,} messages")
+    lines += [f"--answering: nobody called {name!r} says anything" for name in sides.missing]
+    if sides.alternating:
         lines.append("nothing says who speaks: every other message, from the last one back, counts as an answer")
-    if said.passed:
-        lines.append(f"passed over {said.passed} messages that are none, as the map says (only)")
-    if said.repeated:
-        lines.append(f"left out {said.repeated} messages that were in their conversation before, at the same time")
-    lines += [f"texts {how}: {count}" for how, count in said.changed.most_common()]
-    for reason, count in done.left_out.most_common(_SHOWN):
+    if sides.passed:
+        lines.append(f"passed over {sides.passed} messages that are none, as the map says (only)")
+    if sides.repeated:
+        lines.append(f"left out {sides.repeated} messages that were in their conversation before, at the same time")
+    lines += [f"texts {how}: {count}" for how, count in sides.changed.most_common()]
+    for reason, count in tally.left_out.most_common(_SHOWN):
         lines.append(
-            f"left out {count}: {reason}" + (f" (first: {done.first[reason]})" if reason in done.first else "")
+            f"left out {count}: {reason}" + (f" (first: {tally.first[reason]})" if reason in tally.first else "")
         )
-    if (more := len(done.left_out) - _SHOWN) > 0:
+    if (more := len(tally.left_out) - _SHOWN) > 0:
         lines.append(f"… and {more} more reasons; see rejected.jsonl")
-    if done.unread:
-        shown = [f"{place} ({n}, first: {done.first[place]})" for place, n in done.unread.most_common(_SHOWN)]
-        more = len(done.unread) - _SHOWN
+    if tally.unread:
+        shown = [f"{place} ({n}, first: {tally.first[place]})" for place, n in tally.unread.most_common(_SHOWN)]
+        more = len(tally.unread) - _SHOWN
         lines.append(
             f"not read: {', '.join(shown)}" + (f" and {more} more fields, which --json names" if more > 0 else "")
         )
-    return lines + (done.fields.lines() if done.candidates and not done.examples else [])
+    return lines + (tally.fields.lines() if tally.candidates and not tally.examples else [])
 
 
 def _columns(text: str) -> dict[str, str]:

@@ -103,8 +103,8 @@ def _active(ranker: "VectorRanker", pool: Path) -> str | None:
         opened = store.open(current)
     except GenerationError:
         return None
-    held = opened.candidates.rows(range(len(opened.candidates)))
+    candidates = opened.candidates.rows(range(len(opened.candidates)))
     opened.close()
     manifest = opened.manifest
-    encoded = manifest.model.fingerprint, manifest.backend, manifest.precision, held
+    encoded = manifest.model.fingerprint, manifest.backend, manifest.precision, candidates
     return current if encoded == (ranker.fingerprint, ranker.backend, ranker.precision, sample) else None

@@ -106,12 +106,12 @@ def push(checkpoint: Path, repository: str, public: bool) -> str:
     from polyrank.model.checkpoint.card import CARD_FILE
     from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 
-    sent = [CONFIG_FILE, BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CARD_FILE]
+    files = [CONFIG_FILE, BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CARD_FILE]
     with _explained(f"the checkpoint is in {checkpoint}; the same command trains no more and sends it"):
         api = HfApi()
         address = api.create_repo(repository, private=not public, exist_ok=True)
         message = "Add a checkpoint of polyrank"
-        api.upload_folder(folder_path=checkpoint, repo_id=repository, allow_patterns=sent, commit_message=message)
+        api.upload_folder(folder_path=checkpoint, repo_id=repository, allow_patterns=files, commit_message=message)
     return str(address)
 
 
@@ -126,7 +126,7 @@ def _explained(advice: str) -> Iterator[None]:
     except OfflineModeIsEnabled as error:
         raise HubFailed(f"HF_HUB_OFFLINE forbids asking the hub; unset it, or {advice}") from error
     except HfHubHTTPError as error:
-        said = error.server_message or str(error).splitlines()[0]
-        raise HubFailed(f"the hub refuses ({error.response.status_code}: {said}); {advice}") from error
+        reason = error.server_message or str(error).splitlines()[0]
+        raise HubFailed(f"the hub refuses ({error.response.status_code}: {reason}); {advice}") from error
     except (HTTPError, OSError) as error:
         raise HubFailed(f"the hub cannot be reached ({error}); {advice}") from error

@@ -121,23 +121,23 @@ def _erase(arguments: argparse.Namespace) -> int:
     lines, unfinished, unknown = list[str](), list[str](), dict.fromkeys(arguments.conversation)
     for name, store in stores.items():
         try:
-            done = erase(store, arguments.conversation)
+            erasing = erase(store, arguments.conversation)
         except EraseUnfinished as error:
             unfinished.append(str(error))
             continue
-        if done.unfinished is not None:
-            unfinished.append(done.unfinished)
+        if erasing.unfinished is not None:
+            unfinished.append(erasing.unfinished)
         try:
-            collects_anew = Runs(store).leave_out(done.names)
+            collects_anew = Runs(store).leave_out(erasing.names)
         except OSError as error:
             why = f"the log of {store} holds nothing of it any more, but a run of the loop may ({error.strerror})"
             unfinished.append(f"{why}; free some space and run the same command again")
             continue
-        unknown = {each: None for each in unknown if each not in done.recorded}
-        facts["rankings"] += done.rankings
-        facts["files_left"] += done.left
+        unknown = {each: None for each in unknown if each not in erasing.recorded}
+        facts["rankings"] += erasing.rankings
+        facts["files_left"] += erasing.left
         facts["loop_collects_anew"] |= collects_anew
-        lines += (f"{name}: {line}" if name else line for line in _what_went(done, collects_anew))
+        lines += (f"{name}: {line}" if name else line for line in _what_went(erasing, collects_anew))
     if facts["rankings"] and unknown and not unfinished:
         lines.append(f"nothing is recorded of {', '.join(map(repr, unknown))}; are they named as requests named them?")
     print_result(arguments, facts | {"unknown": [*unknown]}, *lines)
@@ -146,12 +146,12 @@ def _erase(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _what_went(done: "Erasing", collects_anew: bool) -> Iterator[str]:
-    yield f"erased: {done.rankings} rankings and their events" if done.rankings else "nothing is recorded of it"
-    if done.left:
+def _what_went(erasing: "Erasing", collects_anew: bool) -> Iterator[str]:
+    yield f"erased: {erasing.rankings} rankings and their events" if erasing.rankings else "nothing is recorded of it"
+    if erasing.left:
         yield (
-            f"{done.left} files that servers have open still hold some of it; nobody reads that, and it goes within an "
-            "hour, when they are closed"
+            f"{erasing.left} files that servers have open still hold some of it; nobody reads that, and it goes within "
+            "an hour, when they are closed"
         )
     if collects_anew:
         yield "the run of the loop that might have learnt from it collects anew"
@@ -162,18 +162,18 @@ def _export(arguments: argparse.Namespace) -> int:
 
     require_unused("--output", arguments.output)
     with telling("reading the log"):
-        done = export(arguments.store, arguments.output, golden=arguments.golden)
-    for reason, count in done.left_out.most_common():
+        tally = export(arguments.store, arguments.output, golden=arguments.golden)
+    for reason, count in tally.left_out.most_common():
         print(f"left out {count}: {reason}", file=sys.stderr)
     facts = {
         "output": str(arguments.output),
-        "rankings": done.rankings,
-        "with_feedback": done.with_feedback,
-        "files": {name: dict(counts) for name, counts in done.files.items()},
-        "left_out": [{"reason": reason, "count": count} for reason, count in done.left_out.most_common()],
+        "rankings": tally.rankings,
+        "with_feedback": tally.with_feedback,
+        "files": {name: dict(counts) for name, counts in tally.files.items()},
+        "left_out": [{"reason": reason, "count": count} for reason, count in tally.left_out.most_common()],
     }
-    lines = [f"{done.rankings} rankings, {done.with_feedback} of them with feedback"]
-    for name, counts in done.files.items():
+    lines = [f"{tally.rankings} rankings, {tally.with_feedback} of them with feedback"]
+    for name, counts in tally.files.items():
         parts = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
         lines.append(f"{arguments.output / name}: {counts.total()} examples" + (f" ({parts})" if parts else ""))
     print_result(arguments, facts, *lines)
@@ -186,14 +186,14 @@ def _report(arguments: argparse.Namespace) -> int:
 
     require_writable("--output", arguments.output, ())
     with telling("reading the log"):
-        found = figures(arguments.store)
-    write_feedback(arguments.output, arguments.store, found)
-    low, high = found.first.interval()
+        report = figures(arguments.store)
+    write_feedback(arguments.output, arguments.store, report)
+    low, high = report.first.interval()
     facts = {
         "output": str(arguments.output),
-        "rankings": found.rankings,
-        "judged": found.judged,
-        "first_taken": {"value": found.first.value, "low": low, "high": high},
+        "rankings": report.rankings,
+        "judged": report.judged,
+        "first_taken": {"value": report.first.value, "low": low, "high": high},
     }
-    print_result(arguments, facts, f"{arguments.output}: {found.rankings} rankings, {found.judged} with an outcome")
+    print_result(arguments, facts, f"{arguments.output}: {report.rankings} rankings, {report.judged} with an outcome")
     return 0

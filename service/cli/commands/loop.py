@@ -73,7 +73,7 @@ def _status(arguments: argparse.Namespace) -> int:
         return 0
     is_at_work = runs.is_at_work()
     lines = [f"run {run.id}, to replace generation {run.live}"]
-    lines += [f"  {name:<8} {done.said}" for name, done in run.stages.items()]
+    lines += [f"  {name:<8} {stage.said}" for name, stage in run.stages.items()]
     if run.verdict is not None:
         lines.append(_ended(run))
     else:

@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     tally = _mine(arguments)
     seconds = seconds_of(arguments)
     reasons = ", ".join(f"{reason} {count}" for reason, count in tally.filtered.items())
-    found = f"{tally.negatives} negatives for {tally.examples} examples in {seconds:.0f} s"
-    print(f"{found}; left out: {reasons}", file=sys.stderr)
+    summary = f"{tally.negatives} negatives for {tally.examples} examples in {seconds:.0f} s"
+    print(f"{summary}; left out: {reasons}", file=sys.stderr)
     if tally.without:
         print(f"{tally.without} examples have none; a larger --depth leaves more", file=sys.stderr)
     facts = {
@@ -113,9 +113,9 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
         miner = Miner(ranker, pool, positives, rules, check)
         with Progress("examples") as progress:
             progress("mine", 0, len(positives))
-            for done, dialogue in enumerate(miner.mine(_good_lines(arguments.data, Report())), 1):
+            for count, dialogue in enumerate(miner.mine(_good_lines(arguments.data, Report())), 1):
                 write(dialogue)
-                progress("mine", done, len(positives))
+                progress("mine", count, len(positives))
     return miner.tally
 
 

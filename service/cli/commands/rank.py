@@ -66,11 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--reranker goes with --store; a service has its own")
     if arguments.api_key and arguments.store:
         raise UsageError("--api-key goes with a service, not with --store")
-    asked = _asked(arguments)
+    options = _options(arguments)
     if arguments.store:
-        answer = from_store(arguments.store, arguments.turns, asked, arguments.reranker, arguments.explain)
+        answer = from_store(arguments.store, arguments.turns, options, arguments.reranker, arguments.explain)
     else:
-        answer = _from_service(arguments, asked)
+        answer = _from_service(arguments, options)
     for note in answer.get("notes") or ():
         print(note, file=sys.stderr)
     if arguments.json:
@@ -84,14 +84,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(arguments: argparse.Namespace) -> "RankOptions":
+def _options(arguments: argparse.Namespace) -> "RankOptions":
     """Return what is asked of the service, or of what stands in for it; raises UsageError for a filter that is none."""
-    asked: RankOptions = {"top_k": arguments.top_k, "rerank": arguments.rerank or bool(arguments.reranker)}
+    options: RankOptions = {"top_k": arguments.top_k, "rerank": arguments.rerank or bool(arguments.reranker)}
     if arguments.answer_if is not None:
-        asked["answer_if"] = arguments.answer_if
+        options["answer_if"] = arguments.answer_if
     if arguments.filter is not None:
-        asked["filter"] = json_object("--filter", arguments.filter)
-    return asked
+        options["filter"] = json_object("--filter", arguments.filter)
+    return options
 
 
 def print_results(answer: dict[str, Any]) -> None:
@@ -109,15 +109,15 @@ def print_results(answer: dict[str, Any]) -> None:
 def print_decision(decision: dict[str, Any]) -> None:
     """Print whether the first reply is an answer, and how probable it is that it is right."""
     probability, threshold = decision["probability"], decision["threshold"]
-    told = "is not known" if probability is None else f"{probability:.3f}"
+    text = "is not known" if probability is None else f"{probability:.3f}"
     if decision.get("reason") == "language":
-        told += ": the pool is in none of the model's languages"
-    print(f"answer: {'yes' if decision['answer'] else 'no'} (probability {told}, threshold {threshold:g})")
+        text += ": the pool is in none of the model's languages"
+    print(f"answer: {'yes' if decision['answer'] else 'no'} (probability {text}, threshold {threshold:g})")
 
 
-def _from_service(arguments: argparse.Namespace, asked: "RankOptions") -> dict[str, Any]:
+def _from_service(arguments: argparse.Namespace, options: "RankOptions") -> dict[str, Any]:
     with service_of(arguments) as service:
-        ranking = service.rank(arguments.turns, **asked)
+        ranking = service.rank(arguments.turns, **options)
         answer = ranking.model_dump(mode="json", exclude_unset=True)
         if arguments.explain and ranking.results:
             to_tell = to_explain(arguments.turns, answer, crossed=arguments.rerank)
@@ -152,9 +152,9 @@ def print_explained(answer: dict[str, Any]) -> None:
 
 def _lines(tokens: Sequence[dict[str, Any]], candidate: dict[str, Any], alone: bool) -> Iterator[tuple[str, str]]:
     """Yield the lines beneath a reply: what they are about, and the numbers."""
-    told = candidate["tokens"] if alone else candidate["relative"]
-    if told is not None:
-        yield "score" if alone else "relative", _strip(_summed(tokens, told))
+    numbers = candidate["tokens"] if alone else candidate["relative"]
+    if numbers is not None:
+        yield "score" if alone else "relative", _strip(_summed(tokens, numbers))
     if candidate["effective_codes"] is not None and candidate["effective_codes"] > 1:
         yield "codes", f"{candidate['effective_codes']:.0f} took part"
     if candidate["words"] is not None and candidate["words"]["terms"]:
@@ -194,11 +194,11 @@ def _signed(number: float) -> str:
 
 
 def from_store(
-    root: Path, turns: list[str], asked: "RankOptions", reranker: str | None = None, explain: bool = False
+    root: Path, turns: list[str], options: "RankOptions", reranker: str | None = None, explain: bool = False
 ) -> dict[str, Any]:
     """Rank over a store's active generation in this process; returns what the service answers, without timings.
 
-    `asked` is what the service would be. `explain` adds what the service answers to `POST /explain` for the first
+    `options`: what the service would be asked. `explain` adds what the service answers to `POST /explain` for the first
     replies, as `explanation`.
 
     What the service would refuse, a store without a generation and a reranker that is none are refused before torch is
@@ -213,7 +213,7 @@ def from_store(
     from polyrank.service.client.attempts import in_json
 
     try:
-        body = RankIn.model_validate_json(in_json({"context": turns, **asked}))
+        body = RankIn.model_validate_json(in_json({"context": turns, **options}))
     except ValidationError as error:
         raise refusal(error, RankIn) from None
     require_store(root)
@@ -261,14 +261,14 @@ def from_store(
     deadline = time.monotonic() + _TIMEOUT_SECONDS
 
     async def answered() -> dict[str, Any]:
-        found = await Engine(runtime).rank(serving, request, Journey(deadline))
-        cut = with_unread(found.truncation, body, request.conversation)
-        ranked = answer_of(serving, replace(found, truncation=cut))
+        outcome = await Engine(runtime).rank(serving, request, Journey(deadline))
+        cut = with_unread(outcome.truncation, body, request.conversation)
+        ranked = answer_of(serving, replace(outcome, truncation=cut))
         if explain and ranked["results"]:
-            asked = ExplainIn.model_validate(to_explain(turns, ranked, crossed=reranker is not None))
-            todo = explaining.to_request(asked, settings)
+            explain_body = ExplainIn.model_validate(to_explain(turns, ranked, crossed=reranker is not None))
+            todo = explaining.to_request(explain_body, settings)
             explained = await explain_scores(runtime, serving, todo, Journey(deadline))
-            ranked["explanation"] = explaining.answer_of(serving, explained, asked, todo.ranking.conversation)
+            ranked["explanation"] = explaining.answer_of(serving, explained, explain_body, todo.ranking.conversation)
         return ranked
 
     try:

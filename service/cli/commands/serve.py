@@ -120,10 +120,10 @@ def _add_key(arguments: argparse.Namespace) -> int:
         rate_per_s=arguments.rate,
         burst=arguments.burst,
     )
-    with keys.changing(arguments.file) as held:
-        if any(other.name == key.name for other in held):
+    with keys.changing(arguments.file) as entries:
+        if any(other.name == key.name for other in entries):
             raise UsageError(f"{arguments.file} has a key {key.name!r} already; choose another name or remove it")
-        held.append(key)
+        entries.append(key)
     print_result(arguments, {"name": key.name, "scopes": key.scopes, "key": secret}, secret)
     return 0
 
@@ -131,9 +131,9 @@ def _add_key(arguments: argparse.Namespace) -> int:
 def _list_keys(arguments: argparse.Namespace) -> int:
     from polyrank.service.auth import keys
 
-    held = keys.read(arguments.file)
-    facts = [key.model_dump(mode="json", exclude={"sha256"}, exclude_none=True) for key in held]
-    lines = [f"{key.name}  {', '.join(key.scopes)}{_limits(key)}" for key in held]
+    entries = keys.read(arguments.file)
+    facts = [key.model_dump(mode="json", exclude={"sha256"}, exclude_none=True) for key in entries]
+    lines = [f"{key.name}  {', '.join(key.scopes)}{_limits(key)}" for key in entries]
     emptiness = f"{arguments.file} holds no key: nobody can call a server with it"
     print_result(arguments, {"keys": facts}, *(lines or [emptiness]))
     return 0
@@ -150,10 +150,10 @@ def _remove_key(arguments: argparse.Namespace) -> int:
 
     if not arguments.file.is_file():
         raise UsageError(f"{arguments.file} is no file; polyrank keys add makes one")
-    with keys.changing(arguments.file) as held:
-        rest = [key for key in held if key.name != arguments.name]
-        if len(rest) == len(held):
+    with keys.changing(arguments.file) as entries:
+        rest = [key for key in entries if key.name != arguments.name]
+        if len(rest) == len(entries):
             raise UsageError(f"{arguments.file} has no key {arguments.name!r}")
-        held[:] = rest
+        entries[:] = rest
     print_result(arguments, {"removed": arguments.name}, f"{arguments.name} is removed")
     return 0

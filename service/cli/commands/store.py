@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from polyrank.index_builder.store.generation_store import GenerationStore
 
 STANDARD = "-"  # output or input, in place of a file
-_KEPT = Bounds(1, 10_000)  # the active one is never removed
+_KEEP = Bounds(1, 10_000)  # the active one is never removed
 
 
 def add_to(commands: Any) -> None:
@@ -51,7 +51,7 @@ def add_to(commands: Any) -> None:
     for switching in (activate, rollback, compaction):
         add_wait_option(switching)
     gc = add("gc", _gc, "remove old generations")
-    gc.add_argument("--keep", type=Within(_KEPT), default=2, help="how many to keep, with the active one; default: 2")
+    gc.add_argument("--keep", type=Within(_KEEP), default=2, help="how many to keep, with the active one; default: 2")
     gc.add_argument("--redis", metavar="URL", help="also remove their vectors from this Redis")
     backup = add("backup", _back_up, "write what serving and rolling back need into one file")
     backup.add_argument("--to", required=True, metavar="F", help="a file such as store.tar.zst; -: standard output")
@@ -154,19 +154,19 @@ def _emptiness(arguments: argparse.Namespace) -> str:
 
 def _verify(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     bad: dict[str, str] = {}
-    wanted = store.ids() if arguments.generation is None else [arguments.generation]
-    for generation in wanted:
+    ids = store.ids() if arguments.generation is None else [arguments.generation]
+    for generation in ids:
         try:
             store.verify(generation)
         except GenerationError as error:
             bad[generation] = str(error)
     if arguments.report:
         current, _ = _current(store)
-        states = {generation: bad.get(generation, "every byte is right") for generation in wanted}
-        rows = [_row(store, generation, current, _on_trial(store)) for generation in wanted]
+        states = {generation: bad.get(generation, "every byte is right") for generation in ids}
+        rows = [_row(store, generation, current, _on_trial(store)) for generation in ids]
         _write_report(arguments.report, store, rows, states)
-    lines = [f"{generation}  {bad.get(generation, 'ok')}" for generation in wanted] or [_emptiness(arguments)]
-    verified = [generation for generation in wanted if generation not in bad]
+    lines = [f"{generation}  {bad.get(generation, 'ok')}" for generation in ids] or [_emptiness(arguments)]
+    verified = [generation for generation in ids if generation not in bad]
     print_result(arguments, {"verified": verified, "refused": bad}, *lines)
     return 1 if bad else 0
 
@@ -209,10 +209,10 @@ def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
 
 def _gc(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     removed = store.gc(arguments.keep, arguments.redis)
-    kept = store.kept(arguments.keep)
+    reasons = store.kept(arguments.keep)
     line = f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove"
-    reasons = (f"kept {generation}: {why}" for generation, why in kept.items())
-    print_result(arguments, {"removed": removed, "kept": kept}, line, *reasons)
+    lines = (f"kept {generation}: {why}" for generation, why in reasons.items())
+    print_result(arguments, {"removed": removed, "kept": reasons}, line, *lines)
     return 0
 
 
@@ -231,8 +231,8 @@ def _back_up(store: "GenerationStore", arguments: argparse.Namespace) -> int:
         require_writable("--to", path, ())
         if path.resolve().is_relative_to(store.root.resolve()):
             raise UsageError(f"--to {path} is in the store, and would be lost with it; name a file elsewhere")
-        done = back_up(store, stack.enter_context(stack.enter_context(replacing(path)).open("wb")), progress)
-    print_result(arguments, asdict(done), f"{path}: {_backed_up(done)}")
+        backup = back_up(store, stack.enter_context(stack.enter_context(replacing(path)).open("wb")), progress)
+    print_result(arguments, asdict(backup), f"{path}: {_backed_up(backup)}")
     return 0
 
 
@@ -250,16 +250,16 @@ def _restore(arguments: argparse.Namespace) -> int:
             source = stack.enter_context(open_input(Path(arguments.source)))
         try:
             with wrong_usage("--store "):
-                done = restore(source, arguments.store, progress)
+                backup = restore(source, arguments.store, progress)
         except BackupInvalid as error:
             raise BackupInvalid(f"{arguments.source} cannot be restored: {error}") from error
-    print_result(arguments, asdict(done), f"{arguments.store}: {_backed_up(done)}")
+    print_result(arguments, asdict(backup), f"{arguments.store}: {_backed_up(backup)}")
     return 0
 
 
-def _backed_up(done: "Backup") -> str:
-    before = f", and {len(done.generations) - 1} before it" if len(done.generations) > 1 else ""
-    return f"generation {done.current} at revision {done.revision}{before}"
+def _backed_up(backup: "Backup") -> str:
+    before = f", and {len(backup.generations) - 1} before it" if len(backup.generations) > 1 else ""
+    return f"generation {backup.current} at revision {backup.revision}{before}"
 
 
 def _add_shards(commands: Any) -> None:

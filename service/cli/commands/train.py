@@ -19,7 +19,7 @@ from polyrank.model.training.recipes import PRETRAINING, RECIPES
 from polyrank.service.cli.arguments import loaded, of_flag, require_writable, wrong_usage
 from polyrank.service.cli.commands.quantise import LISTS, examples_of, in_lines, quantised, require_able
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
-from polyrank.service.cli.parsing import add_options_of, given
+from polyrank.service.cli.parsing import add_options_of, values_of
 
 if TYPE_CHECKING:
     from polyrank.model.config import LexicalConfig
@@ -83,14 +83,14 @@ def _add_evidence(group: Any) -> None:
     add("--only-evidence", action="store_true", help="only fit how much words count; the network of --base stays")
     only = "only fit the probability that a score stands for, by labels if there are some"
     add("--only-calibration", action="store_true", help=only)
-    seen = "with --only-evidence or --only-calibration: --base learnt from these; use what was held out"
-    group.add_argument("--seen", action="store_true", help=seen)
+    seen_help = "with --only-evidence or --only-calibration: --base learnt from these; use what was held out"
+    group.add_argument("--seen", action="store_true", help=seen_help)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report the figures on --valid."""
     result, lines = dict[str, Any](), list[str]()
-    with _interrupts_told(arguments.output), _progress() as progress:
+    with _interrupts_explained(arguments.output), _progress() as progress:
         _need_packages()
         _check(arguments, progress)
         progress(_LIBRARIES, 0, None)
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
             fit = train_calibration if arguments.only_calibration else train_evidence
             fit(arguments.base, data, output, seen=arguments.seen, on_survey=tell, on_progress=progress, then=then)
         else:
-            config, shown = _config(arguments), _Shown(progress)
+            config, display = _config(arguments), _Display(progress)
             train(
                 config,
                 data,
@@ -110,8 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
                 resume=arguments.resume,
                 evidence=not (arguments.no_evidence or config.recipe),
                 on_survey=tell,
-                watch=shown.watch,
-                on_progress=shown,
+                watch=display.watch,
+                on_progress=display,
                 then=then,
             )
     if not result:  # the main process reports
@@ -129,7 +129,7 @@ def _progress() -> Progress:
 
 
 @contextmanager
-def _interrupts_told(output: Path) -> Iterator[None]:
+def _interrupts_explained(output: Path) -> Iterator[None]:
     """Let Ctrl-C say what `output` holds then, and what the same command does with it."""
     try:
         yield
@@ -156,12 +156,12 @@ def _finish(
     if config.evidence is not None and not arguments.only_calibration:
         _say_evidence(progress, config.training["evidence"]["recall_at_1"], config.evidence)
     if config.calibration is not None:
-        fitted, told = config.calibration, config.training["calibration"]
+        fitted, facts = config.calibration, config.training["calibration"]
         progress.say(
             f"relevance: sigmoid({fitted.slope:.4g} * score {fitted.intercept:+.4g}), "
             f"if {fitted.prior:g} of the texts are right; "
-            f"at 0.5 or above are {told['right_above_half']:.3f} of the right replies and "
-            f"{told['wrong_above_half']:.4f} of the wrong ones, over {told['lists']} lists"
+            f"at 0.5 or above are {facts['right_above_half']:.3f} of the right replies and "
+            f"{facts['wrong_above_half']:.4f} of the wrong ones, over {facts['lists']} lists"
         )
     figures = None
     if arguments.valid:
@@ -207,7 +207,7 @@ def _say_evidence(progress: Progress, figures: Mapping[str, Mapping[str, float]]
 
 
 def _config(arguments: argparse.Namespace) -> TrainConfig:
-    options = given(arguments, (option for option, _ in TrainConfig.options().values()))
+    options = values_of(arguments, (option for option, _ in TrainConfig.options().values()))
     with wrong_usage():
         return TrainConfig.of(architecture=arguments.architecture, base=arguments.base, **options)
 
@@ -305,12 +305,12 @@ def _base_referred_to(arguments: argparse.Namespace) -> str | None:
 
 
 def _check_architecture(arguments: argparse.Namespace) -> None:
-    wanted = arguments.architecture
-    if wanted is None and not _only_fits(arguments):
+    architecture = arguments.architecture
+    if architecture is None and not _only_fits(arguments):
         raise UsageError("give --architecture: " + ", ".join(trainable()))
-    if wanted is not None and wanted not in trainable():
-        why = f"{wanted} is {in_words(wanted)}: it has no network to train"
-        raise UsageError(f"--architecture {why}; fit its words by --only-evidence --base {wanted}")
+    if architecture is not None and architecture not in trainable():
+        why = f"{architecture} is {in_words(architecture)}: it has no network to train"
+        raise UsageError(f"--architecture {why}; fit its words by --only-evidence --base {architecture}")
 
 
 def _add_pretrain(commands: Any) -> None:
@@ -335,7 +335,7 @@ def _pretrain(arguments: argparse.Namespace) -> int:
     from polyrank.model.checkpoint.lookup import architecture_of, require_network
     from polyrank.model.text.dialogues import read_dialogues
 
-    with _interrupts_told(arguments.output), _progress() as progress:
+    with _interrupts_explained(arguments.output), _progress() as progress:
         _need_packages()
         # Files and models that are none are refused before torch is imported.
         architecture_of(arguments.base)
@@ -344,24 +344,24 @@ def _pretrain(arguments: argparse.Namespace) -> int:
         for file in data.paths:
             read_dialogues(file)
         with wrong_usage():
-            config = PretrainConfig.with_recipe(base=arguments.base, **given(arguments, _pretrain_options()))
+            config = PretrainConfig.with_recipe(base=arguments.base, **values_of(arguments, _pretrain_options()))
         progress(_LIBRARIES, 0, None)
         from polyrank.model.training.pretraining import pretrain
 
-        shown = _Shown(progress)
-        told = pretrain(
+        display = _Display(progress)
+        figures = pretrain(
             config,
             data,
             arguments.output,
             resume=arguments.resume,
             on_survey=partial(_say_survey, progress),
-            watch=shown.watch,
-            on_progress=shown,
+            watch=display.watch,
+            on_progress=display,
         )
-    if told is None:  # the main process reports
+    if figures is None:  # the main process reports
         return 0
-    result = {"output": str(arguments.output), **told, "seconds": round(seconds_of(arguments))}
-    did = f"pre-trained {told['steps']} steps in {result['seconds']} s; give it to `polyrank train --base`"
+    result = {"output": str(arguments.output), **figures, "seconds": round(seconds_of(arguments))}
+    did = f"pre-trained {figures['steps']} steps in {result['seconds']} s; give it to `polyrank train --base`"
     print_result(arguments, result, f"{arguments.output}: {did}")
     return 0
 
@@ -375,14 +375,14 @@ def _need_packages() -> None:
 def _data(arguments: argparse.Namespace, files: Sequence[Path]) -> Data:
     """Make of the options what says how files are read; raises UsageError."""
     with wrong_usage():
-        return Data(files, **given(arguments, options_of(Data)))
+        return Data(files, **values_of(arguments, options_of(Data)))
 
 
 def _say_survey(progress: Progress, path: Path, report: "Report") -> None:
     progress.say(f"{path}: {report}")
 
 
-class _Shown:
+class _Display:
     """Shows a run: stages, each look as a line, and steps with the time left, looks under way among them."""
 
     def __init__(self, progress: Progress) -> None:
