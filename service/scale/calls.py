@@ -21,7 +21,7 @@ class Holding(NamedTuple):
     part: str
 
 
-class AskedQuery(NamedTuple):
+class PartQuery(NamedTuple):
     """What to find in a part at a revision, for which context vectors (M, D)."""
 
     revision: int
@@ -34,7 +34,7 @@ class PartStored(NamedTuple):
 
     positions: Rows  # of those that are there, among those asked for, (n,), ascending
     candidates: list[Candidate]  # empty where only vectors were asked for
-    made: Representations  # what is stored of them; of none where that was not asked for
+    vectors: Representations  # what is stored of them; of none where that was not asked for
     words: NDArray[np.float32] | None  # their lexical scores, (n,); None: words do not count, or were not asked for
     longest: float  # a length that no vector of the part exceeds
 

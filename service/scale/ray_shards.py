@@ -77,10 +77,10 @@ class RayShards:
                     max_task_retries=0,
                     scheduling_strategy=self._affinity(node, soft=True),
                 ).remote(self._root, self._threads)
-                made = self._started[part, number] = _RayReplica(self._ray, actor, f"{part}/{number}", node)
+                replica = self._started[part, number] = _RayReplica(self._ray, actor, f"{part}/{number}", node)
         except self._ray.exceptions.RayError as error:
             raise Shortage(f"the cluster starts no shard: {_why(error)}") from error
-        return made
+        return replica
 
     def _alive(self) -> list[str]:
         """The nodes that work. One without processors, as a head often is, is for none."""

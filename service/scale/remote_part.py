@@ -24,7 +24,7 @@ from polyrank.service.live.searchable import SearchStatus
 from polyrank.service.ranking.parts import PartMissing, Stock, Wanted
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Hits, PoolQuery
-from polyrank.service.scale.calls import AskedQuery, Holding, PartStored
+from polyrank.service.scale.calls import Holding, PartQuery, PartStored
 from polyrank.service.scale.replica_choice import ReplicaChoice
 from polyrank.service.scheduling.forwards import ContextOnce
 from polyrank.service.scheduling.stages import Journey
@@ -39,7 +39,7 @@ class Calls:
 
     def __init__(self, choice: ReplicaChoice, holding: Holding) -> None:
         self._choice, self._holding = choice, holding
-        self._waiting: list[tuple[AskedQuery, float, asyncio.Future[Hits]]] = []
+        self._waiting: list[tuple[PartQuery, float, asyncio.Future[Hits]]] = []
         self._calls: set[asyncio.Task[None]] = set()
 
     async def ask(self, method: str, journey: Journey, *arguments: Any) -> Any:
@@ -47,7 +47,7 @@ class Calls:
         end = journey.before_answer().deadline
         return await self._choice.ask(self._holding.part, method, lambda: (self._holding, *arguments), end)
 
-    async def search(self, query: AskedQuery, deadline: float) -> Hits:
+    async def search(self, query: PartQuery, deadline: float) -> Hits:
         """Find the best candidates of the part; raises PartMissing."""
         own: asyncio.Future[Hits] = asyncio.get_running_loop().create_future()
         self._waiting.append((query, deadline, own))
@@ -72,7 +72,7 @@ class Calls:
         self._calls.discard(call)
         self._send()
 
-    async def _call(self, batch: Sequence[tuple[AskedQuery, float, "asyncio.Future[Hits]"]]) -> None:
+    async def _call(self, batch: Sequence[tuple[PartQuery, float, "asyncio.Future[Hits]"]]) -> None:
         queries = [query for query, _, _ in batch]
         deadlines = [deadline for _, deadline, _ in batch]
 
@@ -80,7 +80,7 @@ class Calls:
             return self._holding, queries, [deadline - time.monotonic() for deadline in deadlines]
 
         try:
-            found = await self._choice.ask(self._holding.part, "search", arguments, max(deadlines))
+            replies = await self._choice.ask(self._holding.part, "search", arguments, max(deadlines))
         except BaseException as error:  # whatever it is, nobody shall wait any longer
             for _, _, own in batch:
                 if not own.done():
@@ -88,7 +88,7 @@ class Calls:
             if not isinstance(error, PartMissing):
                 raise
         else:
-            for (_, _, own), each in zip(batch, found, strict=True):
+            for (_, _, own), each in zip(batch, replies, strict=True):
                 if not own.done():
                     own.set_result(each)
 
@@ -129,20 +129,20 @@ class RemotePart:
     async def search(self, runtime: Runtime, query: PoolQuery, context: ContextOnce, journey: Journey) -> Hits:
         encoded = await context.encoded(journey)
         with journey.timed("retrieve"):
-            asked = AskedQuery(self.revision, query, encoded.encoding.codes)
-            return await self.calls.search(asked, journey.before_last().deadline)
+            part_query = PartQuery(self.revision, query, encoded.encoding.codes)
+            return await self.calls.search(part_query, journey.before_last().deadline)
 
-    async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
+    async def read(self, runtime: Runtime, request: Wanted, journey: Journey) -> Stock:
         """See `Part.read`; what is wanted is fetched at once."""
         with journey.timed("fetch"):
-            found: PartStored = await self.calls.ask("stored", journey, self.revision, wanted)
+            stored: PartStored = await self.calls.ask("stored", journey, self.revision, request)
         return Stock(
-            positions=found.positions,
-            words=found.words,
-            longest=found.longest,
-            candidates=lambda asked: [found.candidates[at] for at in asked.tolist()],
-            gather=lambda asked, first_only=False: (
-                Representations(found.made.first[asked]) if first_only else found.made.take(asked),
+            positions=stored.positions,
+            words=stored.words,
+            longest=stored.longest,
+            candidates=lambda places: [stored.candidates[at] for at in places.tolist()],
+            gather=lambda places, first_only=False: (
+                Representations(stored.vectors.first[places]) if first_only else stored.vectors.take(places),
                 True,
             ),
         )
@@ -150,9 +150,9 @@ class RemotePart:
     async def page(
         self, runtime: Runtime, first: int, limit: int, filter_: Mapping[str, Any] | None, journey: Journey
     ) -> Page:
-        found: Page = await self.calls.ask("page", journey, self.revision, first, limit, filter_)
-        return found
+        answer: Page = await self.calls.ask("page", journey, self.revision, first, limit, filter_)
+        return answer
 
     async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> Looked:
-        found: Looked = await self.calls.ask("looked", journey, self.revision, filter_)
-        return found
+        answer: Looked = await self.calls.ask("looked", journey, self.revision, filter_)
+        return answer

@@ -48,7 +48,7 @@ Arguments = Callable[[], tuple[Any, ...]]
 log = logging.getLogger(__name__)
 
 
-class _Asked:
+class _Entry:
     """A replica, and what is known of it."""
 
     def __init__(self, replica: Replica) -> None:
@@ -71,7 +71,7 @@ class ReplicaChoice:
 
     def __init__(self, metrics: Metrics, hedge_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics, self._hedge_s, self._clock = metrics, hedge_s, clock
-        self._asked: Mapping[str, Sequence[_Asked]] = {}
+        self._entries: Mapping[str, Sequence[_Entry]] = {}
         self._times: deque[float] = deque(maxlen=_TIMED)
         self._saved = 1.0  # hedges
         self._calls: set[asyncio.Task[Reply]] = set()
@@ -79,20 +79,20 @@ class ReplicaChoice:
 
     def serve_with(self, replicas: Mapping[str, Sequence[Replica]]) -> None:
         """Set the replicas of each part; what is known of those that stay is kept. May be called from any thread."""
-        known = {id(each.replica): each for of_part in self._asked.values() for each in of_part}
-        self._asked = {
-            part: [known.get(id(each)) or _Asked(each) for each in of_part] for part, of_part in replicas.items()
+        entries = {id(each.replica): each for of_part in self._entries.values() for each in of_part}
+        self._entries = {
+            part: [entries.get(id(each)) or _Entry(each) for each in of_part] for part, of_part in replicas.items()
         }
 
     def replicas(self, part: str) -> int:
-        return len(self._asked.get(part, ()))
+        return len(self._entries.get(part, ()))
 
     def forgive(self, part: str, replica: Replica) -> None:
         """Ask a replica again, which has just been given what it lacked. May be called from any thread.
 
         An error of a call that began earlier no longer strikes it.
         """
-        for one in self._asked.get(part, ()):
+        for one in self._entries.get(part, ()):
             if one.replica is replica:
                 one.struck_at = self._clock()
                 one.pardon()
@@ -104,9 +104,9 @@ class ReplicaChoice:
         `arguments` makes the arguments of a call, once for each; `deadline` is on the clock. Raises PartMissing if no
         replica answers in time.
         """
-        tried: list[_Asked] = []
-        running: dict[asyncio.Task[Reply], _Asked] = {}
-        hedge: _Asked | None = None
+        tried: list[_Entry] = []
+        running: dict[asyncio.Task[Reply], _Entry] = {}
+        hedge: _Entry | None = None
         began, why = self._clock(), "every replica was struck lately"
         self._saved = min(MOST_SAVED, self._saved + HEDGED_SHARE)
         hedge_at = began + self._delay()
@@ -119,12 +119,12 @@ class ReplicaChoice:
                 running[self._start(one, part, method, arguments, deadline)] = one
             now = self._clock()
             until = min(deadline, hedge_at if hedge is None else math.inf)
-            done, _ = await asyncio.wait(
+            tasks, _ = await asyncio.wait(
                 running,
                 timeout=None if math.isinf(until) else max(0.0, until - now),
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            for task in done:
+            for task in tasks:
                 one, reply = running.pop(task), task.result()
                 if reply.error is None:
                     self._took(part, one, began, running, hedge)
@@ -144,7 +144,7 @@ class ReplicaChoice:
                     running[self._start(other, part, method, arguments, deadline)] = other
 
     def _took(
-        self, part: str, one: _Asked, began: float, running: Mapping[asyncio.Task[Reply], _Asked], hedge: _Asked | None
+        self, part: str, one: _Entry, began: float, running: Mapping[asyncio.Task[Reply], _Entry], hedge: _Entry | None
     ) -> None:
         """Take in that a replica has answered, and strike those that it overtook."""
         seconds = self._clock() - began
@@ -155,10 +155,10 @@ class ReplicaChoice:
             if one is hedge:
                 for slow in running.values():
                     # Unless no other is left that is not struck: better slow than missing.
-                    if any(each is not slow and each.strikes == 0 for each in self._asked.get(part, ())):
+                    if any(each is not slow and each.strikes == 0 for each in self._entries.get(part, ())):
                         self._strike(part, slow, began, only_slow=True)
 
-    def _give_up(self, part: str, late: Iterable[_Asked], began: float, seconds: float) -> None:
+    def _give_up(self, part: str, late: Iterable[_Entry], began: float, seconds: float) -> None:
         """Take in that the time of a call is over after so long."""
         for one in late:
             self._metrics.count_shard_call(part, LATE)
@@ -171,23 +171,23 @@ class ReplicaChoice:
         # Sorted, because NumPy's percentile takes ten times as long for so few, and the event loop waits for it.
         return FIRST_DELAY if len(self._times) < FEWEST_TIMED else sorted(self._times)[len(self._times) * 95 // 100]
 
-    def _choose(self, part: str, without: Sequence[_Asked]) -> _Asked | None:
+    def _choose(self, part: str, without: Sequence[_Entry]) -> _Entry | None:
         """Return who is to be asked; one whose strike is over goes first, to be tried."""
         now = self._clock()
         able = [
             each
-            for each in self._asked.get(part, ())
+            for each in self._entries.get(part, ())
             if each not in without and (each.strikes == 0 or (now >= each.struck_until and not each.tried))
         ]
         return min(able, key=lambda each: (each.strikes == 0, each.in_progress, each.turn), default=None)
 
-    def _choose_slow(self, part: str, without: Sequence[_Asked]) -> _Asked | None:
+    def _choose_slow(self, part: str, without: Sequence[_Entry]) -> _Entry | None:
         """Return who is to be asked where nobody else can be: one that was only overtaken."""
-        slow = [each for each in self._asked.get(part, ()) if each not in without and each.was_only_slow]
+        slow = [each for each in self._entries.get(part, ()) if each not in without and each.was_only_slow]
         return min(slow, key=lambda each: (each.in_progress, each.turn), default=None)
 
     def _start(
-        self, one: _Asked, part: str, method: str, arguments: Arguments, deadline: float
+        self, one: _Entry, part: str, method: str, arguments: Arguments, deadline: float
     ) -> "asyncio.Task[Reply]":
         one.turn = next(self._turns)
         one.in_progress += 1  # now, not when the task begins: the next call must see it
@@ -198,7 +198,7 @@ class ReplicaChoice:
         return task
 
     async def _call(
-        self, one: _Asked, part: str, method: str, arguments: tuple[Any, ...], deadline: float, tries: bool
+        self, one: _Entry, part: str, method: str, arguments: tuple[Any, ...], deadline: float, tries: bool
     ) -> Reply:
         began = self._clock()
         left = min(deadline - began, LONGEST_CALL_SECONDS)
@@ -222,7 +222,7 @@ class ReplicaChoice:
             self._show(part)
         return reply
 
-    def _strike(self, part: str, one: _Asked, began: float, only_slow: bool = False) -> None:
+    def _strike(self, part: str, one: _Entry, began: float, only_slow: bool = False) -> None:
         """Strike a replica for a call that began at this time, unless it was struck since."""
         if began < one.struck_at:
             one.was_only_slow &= only_slow or one.strikes == 0  # it may have been pardoned since
@@ -234,7 +234,7 @@ class ReplicaChoice:
         self._show(part)
 
     def _show(self, part: str) -> None:
-        if (replicas := self._asked.get(part)) is not None:  # else they ended while one was called
+        if (replicas := self._entries.get(part)) is not None:  # else they ended while one was called
             self._metrics.show_struck(part, sum(each.strikes > 0 for each in replicas))
 
     async def close(self) -> None:

@@ -34,7 +34,7 @@ from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.parts import Wanted
 from polyrank.service.ranking.retrieval import PoolSearch, affordable, learnt, part_found, read_in
 from polyrank.service.ranking.values import Hits
-from polyrank.service.scale.calls import LATE, SHORT, AskedQuery, Holding, PartStored, Reply
+from polyrank.service.scale.calls import LATE, SHORT, Holding, PartQuery, PartStored, Reply
 from polyrank.service.scheduling.admission import Rate
 from polyrank.service.scheduling.stages import Journey
 
@@ -47,7 +47,7 @@ class _Behind(Exception):  # likewise
     """The log does not reach the revision that was asked for."""
 
 
-class _Held:
+class _PartCopy:
     """A part that is held, and the log of its generation. Several threads may call its methods."""
 
     def __init__(self, part: Searchable, log: UpdateLog) -> None:
@@ -97,7 +97,7 @@ class Body:
 
     def __init__(self, root: str, threads: int | None = None) -> None:
         self._root, self._threads = Path(root), threads
-        self._held: dict[Holding, _Held] = {}
+        self._copies: dict[Holding, _PartCopy] = {}
         self._preparing, self._changing = threading.Lock(), threading.Lock()
         self._rate = Rate()  # of searching an index
         self._methods: dict[str, Callable[..., Any]] = {
@@ -128,97 +128,97 @@ class Body:
             Shortage: this machine lacks something for that, or the store.
         """
         with self._preparing:
-            held = self._held.get(holding)
-            if held is None:
-                held = self._opened(holding)
+            copy = self._copies.get(holding)
+            if copy is None:
+                copy = self._opened(holding)
                 with self._changing:
-                    self._held = {**self._held, holding: held}
-            return held.search_status
+                    self._copies = {**self._copies, holding: copy}
+            return copy.search_status
 
-    def _opened(self, holding: Holding) -> _Held:
+    def _opened(self, holding: Holding) -> _PartCopy:
         if not self._root.is_dir():
             raise Shortage(f"there is no {self._root} on the shard's machine; mount the store there")
         store = GenerationStore(self._root)
-        made = store.manifest(holding.generation)
-        number = next((at for at, each in enumerate(made.parts) if each.name == holding.part), None)
+        manifest = store.manifest(holding.generation)
+        number = next((at for at, each in enumerate(manifest.parts) if each.name == holding.part), None)
         if number is None:
-            raise GenerationNotFound(f"generation {made.id} has no part {holding.part}")
-        opened = store.open(made.id, number)
+            raise GenerationNotFound(f"generation {manifest.id} has no part {holding.part}")
+        opened = store.open(manifest.id, number)
         try:
             part = Opener.searchable(opened, MatrixVectors(opened, lambda *_: None))
-            held = _Held(part, store.updates.of(made))
-            held.catch_up()
+            copy = _PartCopy(part, store.updates.of(manifest))
+            copy.catch_up()
             codes = np.asarray(opened.embeddings.gather(np.zeros(1, np.int64)), np.float32)
             part.scan.top_k([Query(codes, 1)])
         except BaseException:
             opened.close()
             raise
-        return held
+        return copy
 
     def drop(self, generation: str) -> None:
         """Let go of the parts of a generation; searches in progress end on them."""
         with self._changing:
-            self._held = {holding: held for holding, held in self._held.items() if holding.generation != generation}
+            self._copies = {holding: copy for holding, copy in self._copies.items() if holding.generation != generation}
 
     def held(self) -> list[Holding]:
         """What is ready to be searched; reads the logs, so that requests seldom find much to read.
 
         A scan that a timing had refused is tried again, too.
         """
-        for held in self._held.values():
+        for copy in self._copies.values():
             with suppress(RankingError, OSError):  # a request that needs what cannot be read says so
-                held.catch_up()
-                held.scan_faster()
-        return list(self._held)
+                copy.catch_up()
+                copy.scan_faster()
+        return list(self._copies)
 
-    def search(self, holding: Holding, queries: Sequence[AskedQuery], left_s: Sequence[float]) -> list[Hits]:
+    def search(self, holding: Holding, queries: Sequence[PartQuery], left_s: Sequence[float]) -> list[Hits]:
         """Find the best candidates of a part for each query, all in one pass if the part is scanned.
 
         `left_s`: how much time each has left. Where an index is searched, it bounds how many candidates it finds.
         """
-        held, now = self._part(holding), time.monotonic()
-        asked = [
-            (held.at(each.revision), each, Journey(now + left)) for each, left in zip(queries, left_s, strict=True)
+        copy, now = self._copy_of(holding), time.monotonic()
+        tasks = [
+            (copy.at(each.revision), each, Journey(now + left)) for each, left in zip(queries, left_s, strict=True)
         ]
         # An index is searched for one after the other anyway, and each has the time that those before it have left.
-        passes = [asked] if all(part.scans_all for part, _, _ in asked) else [[each] for each in asked]
-        return [found for together in passes for found in self._found(together)]
+        passes = [tasks] if all(part.scans_all for part, _, _ in tasks) else [[each] for each in tasks]
+        return [hits for together in passes for hits in self._hits(together)]
 
-    def _found(self, asked: Sequence[tuple[Searchable, AskedQuery, Journey]]) -> Iterator[Hits]:
+    def _hits(self, tasks: Sequence[tuple[Searchable, PartQuery, Journey]]) -> Iterator[Hits]:
         """Find the best for queries, each in the part at its revision; deadlines are on this machine's clock."""
         searches = []
-        for part, each, journey in asked:
+        for part, each, journey in tasks:
             query = affordable(part, each.query, journey, self._rate)
             words = retrieval.read_words(part, query)
             searches.append(PoolSearch(part, query, each.codes, journey, words, query.with_candidates))
-        found = retrieval.search(searches, self._threads)
-        for search, (_, each, journey), rows in zip(searches, asked, found, strict=True):
-            made = part_found(search, rows)
-            yield learnt(made, search.query, each.query, journey.total(), self._rate)
+        top_rows = retrieval.search(searches, self._threads)
+        for search, (_, each, journey), rows in zip(searches, tasks, top_rows, strict=True):
+            hits = part_found(search, rows)
+            yield learnt(hits, search.query, each.query, journey.total(), self._rate)
 
-    def stored(self, holding: Holding, revision: int, wanted: Wanted) -> PartStored:
+    def stored(self, holding: Holding, revision: int, request: Wanted) -> PartStored:
         """Return what is stored of candidates, by their rows, their ids or their texts."""
-        part = self._part(holding).at(revision)
-        stock = read_in(part, wanted, Journey())
+        part = self._copy_of(holding).at(revision)
+        stock = read_in(part, request, Journey())
         return PartStored(
             positions=stock.positions,
-            candidates=stock.candidates(stock.every) if wanted.with_candidates else [],
-            made=stock.gather(stock.every)[0] if wanted.with_vectors else part.nothing,
+            candidates=stock.candidates(stock.every) if request.with_candidates else [],
+            vectors=stock.gather(stock.every)[0] if request.with_vectors else part.nothing,
             words=stock.words,
             longest=stock.longest,
         )
 
     def page(self, holding: Holding, revision: int, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
-        return finish(page(self._part(holding).at(revision).snapshot, first, limit, filter_))
+        return finish(page(self._copy_of(holding).at(revision).snapshot, first, limit, filter_))
 
     def looked(self, holding: Holding, revision: int, filter_: Mapping[str, Any]) -> Looked:
-        return finish(looking(self._part(holding).at(revision).snapshot, filter_))
+        return finish(looking(self._copy_of(holding).at(revision).snapshot, filter_))
 
-    def _part(self, holding: Holding) -> _Held:
-        held = self._held.get(holding)
-        if held is None:
+    def _copy_of(self, holding: Holding) -> _PartCopy:
+        copy = self._copies.get(holding)
+        if copy is None:
             raise _Gone
-        return held
+        return copy
 
 
 class ShardDesk:

@@ -58,63 +58,66 @@ class OnShards:
 
     def load(self, generation: str) -> Serving:
         """Prepare a generation on its shards, and load its model; see `Holder.load`."""
-        made = self._store.manifest(generation)
-        self._store.check_updates(made)
+        manifest = self._store.manifest(generation)
+        self._store.check_updates(manifest)
         with self._telling:
-            self._preparing = made
+            self._preparing = manifest
             try:
-                return self._opened(made, self._prepared(made))
+                return self._opened(manifest, self._prepared(manifest))
             except BaseException:
                 self.let_go(generation)
                 raise
 
-    def _prepared(self, made: Manifest) -> dict[str, SearchStatus]:
+    def _prepared(self, manifest: Manifest) -> dict[str, SearchStatus]:
         """Have the replicas of every part prepare it; one of each is enough. Returns how they search, by part."""
-        replies = self._replicas.prepare(made)
-        found = {}
-        for part in made.parts:
+        replies = self._replicas.prepare(manifest)
+        status = {}
+        for part in manifest.parts:
             own = replies[part.name]
             good = [reply.value for reply in own if isinstance(reply.value, SearchStatus)]
             if not good:
                 passing = [reply.error for reply in own if reply.kind in (LOST, SHORT)]
                 if passing:
                     raise Shortage(f"part {part.name}: {passing[0]}")
-                raise GenerationCorrupt(made.id, f"part {part.name}: {own[0].error}")
+                raise GenerationCorrupt(manifest.id, f"part {part.name}: {own[0].error}")
             self._metrics.show_ready(part.name, len(good))
-            found[part.name] = good[0]
-        return found
+            status[part.name] = good[0]
+        return status
 
-    def _opened(self, made: Manifest, status: dict[str, SearchStatus]) -> Serving:
-        path, model, first = self._store.path(made.id), self._store.model_directory(made.id), made.parts[0]
-        check_beside_parts(path, made)
+    def _opened(self, manifest: Manifest, status: dict[str, SearchStatus]) -> Serving:
+        path, model, first = self._store.path(manifest.id), self._store.model_directory(manifest.id), manifest.parts[0]
+        check_beside_parts(path, manifest)
         try:
-            ranker = self._opener.ranker(made, model)
+            ranker = self._opener.ranker(manifest, model)
             evidence = evidence_of(model)
-            words = open_words(path / made.directory(0), evidence, first.count) if evidence else None
+            words = open_words(path / manifest.directory(0), evidence, first.count) if evidence else None
         except (OSError, ValueError, CheckpointInvalid) as error:
-            raise shortage_in(error) or GenerationCorrupt(made.id, f"part {first.name}: {error}") from error
-        calls = [Calls(self._choice, Holding(made.id, part.name)) for part in made.parts]
+            raise shortage_in(error) or GenerationCorrupt(manifest.id, f"part {first.name}: {error}") from error
+        calls = [Calls(self._choice, Holding(manifest.id, part.name)) for part in manifest.parts]
         parts = tuple(
-            RemotePart(part.slots, status[part.name], of_part, own, own.counts(), made.revision)
-            for part, of_part, own in zip(made.parts, calls, self._members(made), strict=True)
+            RemotePart(part.slots, status[part.name], of_part, own, own.counts(), manifest.revision)
+            for part, of_part, own in zip(manifest.parts, calls, self._members(manifest), strict=True)
         )
         serving = Serving(
-            generation=Facts(made.id, made, words),
-            snapshot=PoolSnapshot(made.revision, 0, tuple(part.counts for part in parts)),
+            generation=Facts(manifest.id, manifest, words),
+            snapshot=PoolSnapshot(manifest.revision, 0, tuple(part.counts for part in parts)),
             parts=parts,
             ranker=ranker,
-            log=self._store.updates.of(made),
-            texts=self._opener.texts(made, ranker),
+            log=self._store.updates.of(manifest),
+            texts=self._opener.texts(manifest, ranker),
             loaded_at=time.time(),
         )
         return serving.caught_up()
 
-    def _members(self, made: Manifest) -> list[Membership]:
-        path = self._store.path(made.id)
+    def _members(self, manifest: Manifest) -> list[Membership]:
+        path = self._store.path(manifest.id)
         try:
-            return [Membership(path / made.directory(at), part.slots, part.count) for at, part in enumerate(made.parts)]
+            return [
+                Membership(path / manifest.directory(at), part.slots, part.count)
+                for at, part in enumerate(manifest.parts)
+            ]
         except (OSError, ValueError) as error:
-            raise shortage_in(error) or GenerationCorrupt(made.id, f"the ids of its parts: {error}") from error
+            raise shortage_in(error) or GenerationCorrupt(manifest.id, f"the ids of its parts: {error}") from error
 
     def let_go(self, generation: str) -> None:
         """Drop a generation from all shards, unless requests may need it."""
@@ -146,12 +149,12 @@ class OnShards:
                 self._drop_old()
             finally:
                 self._telling.release()
-        wanted = [
+        holdings = [
             Holding(serving.generation.id, part.slots.name)
             for serving in reversed(self.in_use())
             for part in serving.parts
         ]
-        self._replicas.look(wanted, lambda: self._needed().keys())
+        self._replicas.look(holdings, lambda: self._needed().keys())
 
     def close(self) -> None:
         self._replicas.close()
@@ -159,8 +162,8 @@ class OnShards:
     def _needed(self) -> dict[str, set[str]]:
         """The parts of what requests may need, by generation: what is served or was lately, and what is next."""
         preparing = self._preparing
-        made = [*(old for old, _ in self._old), *([] if preparing is None else [preparing])]
-        parts = {each.id: {part.name for part in each.parts} for each in made}
+        manifests = [*(old for old, _ in self._old), *([] if preparing is None else [preparing])]
+        parts = {each.id: {part.name for part in each.parts} for each in manifests}
         return parts | {each.generation.id: {part.slots.name for part in each.parts} for each in self.in_use()}
 
     def _drop_old(self) -> None:
@@ -168,8 +171,8 @@ class OnShards:
             self._preparing = None
         due = [each for each in self._old if time.monotonic() >= each[1]]
         self._old = [each for each in self._old if each not in due]
-        for made, _ in due:
-            self._drop_unneeded(made.id)
+        for manifest, _ in due:
+            self._drop_unneeded(manifest.id)
 
     def _drop_unneeded(self, generation: str) -> None:
         """Have all shards let go of a generation, and end those that hold no part any more."""

@@ -23,7 +23,7 @@ from polyrank.model.search.scan.plain import Status
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.parts import Wanted
-from polyrank.service.scale.calls import AskedQuery, Holding, Reply
+from polyrank.service.scale.calls import Holding, PartQuery, Reply
 from polyrank.service.scale.shard import Body
 
 SECONDS = 0.03  # that a search of an index takes here
@@ -35,7 +35,7 @@ def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(tmp_path: P
     holding = Holding(made.id, made.parts[0].name)
     body.prepare(holding)
     tokens, _ = ranker.tokenize_context(Conversation.of("w1 w2"))
-    query = AskedQuery(0, pool_query(asked()), ranker.encode_contexts([tokens])[0])
+    query = PartQuery(0, pool_query(asked()), ranker.encode_contexts([tokens])[0])
     search = retrieval._indexed
 
     def slow(*arguments: Any) -> Any:
@@ -54,14 +54,14 @@ def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(tmp_path: P
 
 def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(tmp_path: Path, monkeypatch) -> None:
     shard = Shard(tmp_path)
-    before, scan = shard.best(0), shard.body._held[shard.holding].at(0).scan
+    before, scan = shard.best(0), shard.body._copies[shard.holding].at(0).scan
     monkeypatch.setattr(scan, "status", Status("stored rows", "it was slow", is_fallback=True, is_timed=True))
     monkeypatch.setitem(product._timed_again_at, shard.ranker.dim, time.monotonic() + 60)
     assert shard.body.held() == [shard.holding]
-    assert shard.body._held[shard.holding].at(0).scan is scan, "it is not timed again yet"
+    assert shard.body._copies[shard.holding].at(0).scan is scan, "it is not timed again yet"
     monkeypatch.setitem(product._timed_again_at, shard.ranker.dim, math.inf)
     assert shard.body.held() == [shard.holding]
-    assert shard.body._held[shard.holding].search_status.kind == "bytes"
+    assert shard.body._copies[shard.holding].search_status.kind == "bytes"
     assert shard.best(0) == before
     assert shard.found(shard.update(shard.own[0]), shard.own[0]) == [shard.own[0]]
 
@@ -101,7 +101,7 @@ class Shard:
     def best(self, revision: int, k: int = 5) -> list[tuple[int, float]]:
         """The places in the pool and the scores of the best at a revision."""
         tokens, _ = self.ranker.tokenize_context(Conversation.of("w1 w2"))
-        query = AskedQuery(revision, pool_query(asked("w1 w2", top_k=k)), self.ranker.encode_contexts([tokens])[0])
+        query = PartQuery(revision, pool_query(asked("w1 w2", top_k=k)), self.ranker.encode_contexts([tokens])[0])
         [found] = self.body.search(self.holding, [query], [float("inf")])
         return list(zip(found.order.tolist(), found.scores.tolist(), strict=True))
 
@@ -145,7 +145,7 @@ def test_searches_at_several_revisions_share_a_pass(shard: Shard) -> None:
     revisions = [0, shard.update(shard.own[0]), shard.update(shard.own[1]), shard.update(deletes=shard.own[:1])]
     tokens, _ = shard.ranker.tokenize_context(Conversation.of("w1 w2"))
     codes = shard.ranker.encode_contexts([tokens])[0]
-    queries = [AskedQuery(revision, pool_query(asked("w1 w2", top_k=100)), codes) for revision in reversed(revisions)]
+    queries = [PartQuery(revision, pool_query(asked("w1 w2", top_k=100)), codes) for revision in reversed(revisions)]
     found = shard.body.search(shard.holding, queries, [float("inf")] * 4)
     built = shard.made.parts[0].count
     assert [len(each.order) for each in found] == [built + 1, built + 2, built + 1, built]
