@@ -43,15 +43,15 @@ class Examples:
             draw = ReplyDraw(every, DRAWN, seed=0)
             every = [draw.candidates(number, each) for number, each in enumerate(every)]
         rows = (row for _, row in read_objects(path, DialoguesInvalid))
-        named = [None if isinstance(row, InvalidInput) else row.get(_GROUP) for row in rows]
-        if any(each is not None for each in named):
-            told = [f"there is no {_GROUP}" if each is None else f"{_GROUP} is {each}" for each in named]
+        labels = [None if isinstance(row, InvalidInput) else row.get(_GROUP) for row in rows]
+        if any(each is not None for each in labels):
+            names = [f"there is no {_GROUP}" if each is None else f"{_GROUP} is {each}" for each in labels]
         else:
-            told = [f"the context has {_length(each.conversation)}" for each in every]
-        kept = [(each, group) for each, group in zip(every, told, strict=True) if each.candidates]
-        if not kept:
+            names = [f"the context has {_length(each.conversation)}" for each in every]
+        pairs = [(each, group) for each, group in zip(every, names, strict=True) if each.candidates]
+        if not pairs:
             return None
-        listed, slices = zip(*kept, strict=True)
+        listed, slices = zip(*pairs, strict=True)
         return cls(listed, group_numbers(each.dialogue for each in listed), slices)
 
 
@@ -78,26 +78,26 @@ def judge(new: Retriever, live: Retriever, sets: dict[str, Examples], trained_on
     if (leak := _leak(sets, trained_on)) is not None:
         return {"verdict": "refused", "why": leak, "sets": {}}
     try:
-        found = {
+        comparisons = {
             name: compared(_values(new, each), _values(live, each), each.groups, each.slices, len(sets))
             for name, each in sets.items()
         }
     except ModelError as error:
         return {"verdict": "refused", "why": str(error), "sets": {}}
-    verdict, why = judged(found)
+    verdict, why = judged(comparisons)
     if verdict == "passed" and (slower := slowdown(new, live, sets)) > SLOWEST:
         verdict, why = "refused", f"reading contexts takes {slower:.2f} times as long as the live model does"
     if verdict == "passed" and live.calibration is not None and new.calibration is None:
         # Requests with `answer_if` would be refused after a switch.
         verdict, why = "refused", "its scores are not calibrated, and the live model's are; more examples may do"
-    return {"verdict": verdict, "why": why, "sets": {name: asdict(each) for name, each in found.items()}}
+    return {"verdict": verdict, "why": why, "sets": {name: asdict(each) for name, each in comparisons.items()}}
 
 
 def _leak(sets: dict[str, Examples], trained_on: Path) -> str | None:
     """Say which set has contexts that were trained on; None: none has. A persona tells no context from another."""
-    known = {turns_key(each.conversation) for each in read_dialogues(trained_on)}
+    trained_keys = {turns_key(each.conversation) for each in read_dialogues(trained_on)}
     for name, examples in sets.items():
-        if leaked := sum(turns_key(each.conversation) in known for each in examples.listed):
+        if leaked := sum(turns_key(each.conversation) in trained_keys for each in examples.listed):
             return f"{leaked} of {len(examples.listed)} contexts of {name} were trained on, so it judges nothing"
     return None
 
@@ -112,17 +112,17 @@ def slowdown(new: Retriever, live: Retriever, sets: dict[str, Examples]) -> floa
     Both are timed in turns, by the time of processors, and the fastest counts: other programs change little then. Where
     the new one seems too slow, both are timed again and again: it may have had bad luck.
     """
-    asked = [each.conversation for examples in sets.values() for each in examples.listed][:_TIMED_CONTEXTS]
+    contexts = [each.conversation for examples in sets.values() for each in examples.listed][:_TIMED_CONTEXTS]
     fastest = np.array([inf, inf])
     for _ in range(_TRIES):
         for _ in range(_ROUNDS):
-            fastest = np.minimum(fastest, [_seconds(new, asked), _seconds(live, asked)])
+            fastest = np.minimum(fastest, [_seconds(new, contexts), _seconds(live, contexts)])
         if fastest[0] <= SLOWEST * fastest[1]:
             break
     return float(fastest[0] / fastest[1])
 
 
-def _seconds(ranker: Retriever, asked: Sequence[Conversation]) -> float:
+def _seconds(ranker: Retriever, contexts: Sequence[Conversation]) -> float:
     began = time.process_time()
-    ranker.represent_contexts([ranker.tokenize_context(conversation)[0] for conversation in asked])
+    ranker.represent_contexts([ranker.tokenize_context(conversation)[0] for conversation in contexts])
     return time.process_time() - began

@@ -95,8 +95,8 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
     active = generations.manifest(run.live)
     model.name = f"loop-{run.id}"
     for generation in generations.ids():  # a build whose process died before it said so
-        made_by = generations.manifest(generation).model
-        if generation > run.id and (made_by.name, made_by.fingerprint) == (model.name, model.fingerprint):
+        maker = generations.manifest(generation).model
+        if generation > run.id and (maker.name, maker.fingerprint) == (model.name, model.fingerprint):
             write_facts(folder / BUILD_FILE, {"generation": generation})
             return
     count, _ = generations.updated(run.live)

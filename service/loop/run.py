@@ -165,14 +165,14 @@ class _Stages:
             self._require_as_recorded(name)
             live = self._run.live
             try:
-                done = stages[name]()
+                record = stages[name]()
             except LoopFailed:
                 if self._run.live == live:
                     raise
                 self._say(f"{name}: once more, a compaction has made {self._run.live} of {live}")
                 continue
-            self._say(f"{name}: {done.said}")
-            self._run.stages[name] = done
+            self._say(f"{name}: {record.said}")
+            self._run.stages[name] = record
             self._run.waits = ""
             self._runs.write(self._run)
 
@@ -230,14 +230,14 @@ class _Stages:
         export(self._config.store, data, golden=self._config.golden)
         examples = np.array([_key(each) for each in read_dialogues(data / TRAIN)], np.uint64)
         judged = next(self._runs.judged(), None)
-        known = [] if judged is None else np.load(self._runs.path(judged.id) / EXAMPLES_FILE)
-        new = len(np.setdiff1d(examples, known))
-        found = f"{len(examples)} examples, {new} of them new"
+        earlier = [] if judged is None else np.load(self._runs.path(judged.id) / EXAMPLES_FILE)
+        new = len(np.setdiff1d(examples, earlier))
+        tally = f"{len(examples)} examples, {new} of them new"
         if new < self._config.least_examples:
-            raise _Ended("nothing new", f"{found}; {self._config.least_examples} new ones make a run")
+            raise _Ended("nothing new", f"{tally}; {self._config.least_examples} new ones make a run")
         with replacing(self._folder / EXAMPLES_FILE) as temporary, temporary.open("wb") as file:
             np.save(file, examples)
-        return StageDone(self._golden(), self._digests(*(f"{DATA}/{each}" for each in (TRAIN, LATER, LABELS))), found)
+        return StageDone(self._golden(), self._digests(*(f"{DATA}/{each}" for each in (TRAIN, LATER, LABELS))), tally)
 
     def _golden(self) -> dict[str, str]:
         return {str(path): sha256_of(path) for path in self._config.golden}
@@ -257,26 +257,26 @@ class _Stages:
             self._command("mine", *self._config.mine, "--model", live, *files)
             with new_dialogues(mined) as write:  # wrong replies that people passed over come before those mined
                 own = read_dialogues(self._folder / DATA / TRAIN)
-                for example, found in zip(own, read_dialogues(hard), strict=True):
-                    write(replace(found, negatives=tuple(dict.fromkeys((*example.negatives, *found.negatives)))))
+                for example, twin in zip(own, read_dialogues(hard), strict=True):
+                    write(replace(twin, negatives=tuple(dict.fromkeys((*example.negatives, *twin.negatives)))))
         if not (model / CONFIG_FILE).exists() or (model / TRAINING_STATE).exists():
             architecture = self._store.manifest(self._run.live).model.architecture
-            given = ("--architecture", architecture, *self._config.train)
-            self._command("train", *given, "--base", live, "--train", mined, "--output", model)
+            flags = ("--architecture", architecture, *self._config.train)
+            self._command("train", *flags, "--base", live, "--train", mined, "--output", model)
         if (self._folder / DATA / LABELS).stat().st_size:
             self._model_stage("calibrate")
         options = " ".join(("mine", *self._config.mine, "train", *self._config.train))
-        made = self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}")
-        return StageDone({"live": self._run.live, "options": options}, made, f"from the model of {self._run.live}")
+        digests = self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}")
+        return StageDone({"live": self._run.live, "options": options}, digests, f"from the model of {self._run.live}")
 
     # Gate and build.
 
     def _gate(self) -> StageDone:
         self._model_stage("gate", *self._config.golden)
-        judged = orjson.loads(read_input(self._folder / GATE_FILE))
-        if judged["verdict"] != "passed":
-            raise _Ended(judged["verdict"], judged["why"])
-        return StageDone(self._golden(), self._digests(GATE_FILE), judged["why"])
+        facts = orjson.loads(read_input(self._folder / GATE_FILE))
+        if facts["verdict"] != "passed":
+            raise _Ended(facts["verdict"], facts["why"])
+        return StageDone(self._golden(), self._digests(GATE_FILE), facts["why"])
 
     def _build(self) -> StageDone:
         self._model_stage("build", *self._config.golden)
@@ -296,19 +296,19 @@ class _Stages:
         lease, steps = TrialLease(self._store, str(self._run.new)), self._run.steps.setdefault("canary", [])
         with self._on_trial(lease, steps, shares[0]):
             while True:
-                found, now = self._looked(str(self._run.new), steps), time.time()
+                effect, now = self._effect(str(self._run.new), steps), time.time()
                 since, share = steps[-1]
                 larger = [each for each in shares if each > share]
-                if found.high < 0:
-                    raise _Ended("withdrawn", f"conversations end worse: {found}")
-                if not larger and found.low > -_MAY_LOSE:
+                if effect.high < 0:
+                    raise _Ended("withdrawn", f"conversations end worse: {effect}")
+                if not larger and effect.low > -_MAY_LOSE:
                     lease.end()
-                    return StageDone({}, {}, str(found))
+                    return StageDone({}, {}, str(effect))
                 if now >= steps[0][0] + hours * _HOUR:
-                    raise _Ended("undecided", f"after {hours:g} h: {found}")
-                if larger and isfinite(found.low) and now >= since + self._config.step_hours * _HOUR:
+                    raise _Ended("undecided", f"after {hours:g} h: {effect}")
+                if larger and isfinite(effect.low) and now >= since + self._config.step_hours * _HOUR:
                     self._step(lease, steps, larger[0])
-                if why := self._wait(lease, steps, f"{steps[-1][1]:.0%} of the conversations; {found}"):
+                if why := self._wait(lease, steps, f"{steps[-1][1]:.0%} of the conversations; {effect}"):
                     raise _Ended("withdrawn", why)
 
     def _switch(self) -> StageDone:
@@ -334,15 +334,15 @@ class _Stages:
         try:
             with self._on_trial(lease, steps, self._config.watch_share):
                 while True:
-                    found = self._looked(old, steps, trial_is_new=False)
-                    if found.high < 0:
+                    effect = self._effect(old, steps, trial_is_new=False)
+                    if effect.high < 0:
                         if self._store.go_back(self._store.verify(old), self._encodes(old)):
-                            raise _Ended("rolled back", f"conversations end worse: {found}")
+                            raise _Ended("rolled back", f"conversations end worse: {effect}")
                         self._check()
                     if time.time() >= steps[0][0] + hours * _HOUR:
-                        return StageDone({}, {}, str(found))
-                    if why := self._wait(lease, steps, f"{steps[-1][1]:.0%} of the conversations stay; {found}"):
-                        return StageDone({}, {}, f"ended early, {why}: {found}")
+                        return StageDone({}, {}, str(effect))
+                    if why := self._wait(lease, steps, f"{steps[-1][1]:.0%} of the conversations stay; {effect}"):
+                        return StageDone({}, {}, f"ended early, {why}: {effect}")
         except GenerationNotFound as gone:  # collected while no process held it on trial
             return StageDone({}, {}, f"ended early, {gone}")
 
@@ -363,12 +363,12 @@ class _Stages:
         lease.begin(share)
         self._say(f"{self._run.stage}: {share:.0%} of the conversations")
 
-    def _looked(self, trial: str, steps: Steps, *, trial_is_new: bool = True) -> Effect:
+    def _effect(self, trial: str, steps: Steps, *, trial_is_new: bool = True) -> Effect:
         began = time.monotonic()
         settled = time.time() - self._config.settle_minutes * 60
-        found = look(self._config.store, trial, steps, settled, trial_is_new=trial_is_new)
+        effect = look(self._config.store, trial, steps, settled, trial_is_new=trial_is_new)
         self._look_seconds = time.monotonic() - began
-        return found
+        return effect
 
     def _wait(self, lease: TrialLease, steps: Steps, waits: str) -> str | None:
         """Wait until the next look is due; returns why the trial is over, or None: it is not. Ends as `_check`."""

@@ -117,11 +117,11 @@ class Runs:
 
         A model that was switched to counts, too, where somebody has ended the watch.
         """
-        for run in reversed(self.ids()):
-            if (self.path(run) / EXAMPLES_FILE).exists():
-                found = self.read(run)
-                if found.verdict in _JUDGED or (found.verdict is not None and "switch" in found.stages):
-                    yield found
+        for run_id in reversed(self.ids()):
+            if (self.path(run_id) / EXAMPLES_FILE).exists():
+                run = self.read(run_id)
+                if run.verdict in _JUDGED or (run.verdict is not None and "switch" in run.stages):
+                    yield run
 
     def read(self, run: str) -> Run:
         """Read a run; raises LoopFailed where its state is damaged or missing, Shortage where it cannot be read now."""
@@ -159,8 +159,8 @@ class Runs:
         """Be the only process that runs the loop of this store for the block; raises LoopBusy."""
         make_directory(self._folder)
         lock = self._folder / "run.lock"
-        with try_locked(lock, within_seconds=within_seconds) as held:
-            if not held:
+        with try_locked(lock, within_seconds=within_seconds) as is_alone:
+            if not is_alone:
                 raise LoopBusy(f"another process runs the loop of this store: {holder_of(lock)}")
             yield
 
@@ -217,11 +217,11 @@ class Runs:
         """Whether a run has collected examples of conversations with these names, or is about to."""
         if "collect" not in run.stages:
             return True
-        wanted = [name.encode() for name in names]
+        encoded_names = [name.encode() for name in names]
         for path in (self.path(run.id) / DATA).glob("*"):
             # Once its generation is built, a run has no texts any more.
             with suppress(FileNotFoundError), open_input(path) as lines:
-                if any(name in line for line in lines for name in wanted):
+                if any(name in line for line in lines for name in encoded_names):
                     return True
         return False
 

@@ -48,7 +48,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """Two models over a set of examples."""
 
     conversations: int  # how many the set holds
@@ -57,7 +57,7 @@ class Compared:
     lost: Mapping[str, float]
 
 
-def compared(new: Values, old: Values, groups: NDArray[np.int64], slices: Sequence[str], sets: int) -> Compared:
+def compared(new: Values, old: Values, groups: NDArray[np.int64], slices: Sequence[str], sets: int) -> Comparison:
     """Compare two models over one of several sets.
 
     `new` and `old` are figures of each example, (examples,) each, at least those of FIGURES.
@@ -68,10 +68,10 @@ def compared(new: Values, old: Values, groups: NDArray[np.int64], slices: Sequen
     values = np.column_stack([new[name] - old[name] for name in FIGURES])
     levels = [LEVEL, 1 - LEVEL, GAIN_LEVEL / (sets * len(FIGURES))]
     ends = np.quantile(resampled_means(values, groups), levels, axis=0)
-    found = zip(FIGURES, values.mean(axis=0).tolist(), *ends.tolist(), strict=True)
-    return Compared(
+    rows = zip(FIGURES, values.mean(axis=0).tolist(), *ends.tolist(), strict=True)
+    return Comparison(
         conversations=int(groups.max()) + 1,
-        figures={name: Difference(mean, low, high, sure) for name, mean, low, high, sure in found},
+        figures={name: Difference(mean, low, high, sure) for name, mean, low, high, sure in rows},
         lost=_lost(values, groups, slices, sets),
     )
 
@@ -92,7 +92,7 @@ def _lost(values: NDArray[np.float64], groups: NDArray[np.int64], slices: Sequen
     return lost
 
 
-def judged(sets: Mapping[str, Compared]) -> tuple[Verdict, str]:
+def judged(sets: Mapping[str, Comparison]) -> tuple[Verdict, str]:
     """Judge a new model by all sets; returns the verdict and, in a clause, why.
 
     It passes where on every set no figure may have lost more than MARGIN, some figure of some set has surely gained,
@@ -121,19 +121,19 @@ def judged(sets: Mapping[str, Compared]) -> tuple[Verdict, str]:
     return "not enough evidence" if small else "refused", f"no figure is surely better: {what} {best}{notes}"
 
 
-def _named(sets: Mapping[str, Compared]) -> list[tuple[str, Difference]]:
+def _named(sets: Mapping[str, Comparison]) -> list[tuple[str, Difference]]:
     return [(f"{figure} on {name}", each) for name, own in sets.items() for figure, each in own.figures.items()]
 
 
-def _lack(own: Compared) -> str | None:
+def _lack(own: Comparison) -> str | None:
     """Say why a set is too small: it has few conversations, or an equal model might fail on it; None: it is not."""
     if own.conversations < FEWEST_CONVERSATIONS:
         return f"{own.conversations} conversations of at least {FEWEST_CONVERSATIONS}"
     for figure, each in own.figures.items():
         width = each.mean - each.low
         if each.low <= -MARGIN and width >= MARGIN:
-            wanted = ceil(own.conversations * (width / MARGIN) ** 2)
-            return f"{figure} {each} over {own.conversations} conversations of about {wanted}"
+            enough = ceil(own.conversations * (width / MARGIN) ** 2)
+            return f"{figure} {each} over {own.conversations} conversations of about {enough}"
     return None
 
 

@@ -56,20 +56,20 @@ def look(store: Path, trial: str, steps: Steps, settled_before: float, *, trial_
                 kinds = {event.kind for event in use.events}
                 name, on_trial = ranking.conversation or ranking.id, ranking.side == "trial"
                 table.execute(_COUNT, (name, ranking.at, on_trial, bool(kinds & BAD), "resolved" in kinds))
-        found = table.execute(
+        rows = table.execute(
             "SELECT began, on_trial, bad, resolved FROM conversations WHERE began < ? ORDER BY began, rowid",
             (settled_before,),
         )
-        facts = np.fromiter(chain.from_iterable(found), float).reshape(-1, 4)
+        facts = np.fromiter(chain.from_iterable(rows), float).reshape(-1, 4)
     began = facts[:, 0]
     since, share_of = (np.array(each, float) for each in zip(*steps, strict=True))
     step = np.searchsorted(since, began, "right") - 1
     counted = began >= since[step] + _FOLLOWED_SECONDS
     shares = share_of[step][counted]
     sides, bad, resolved = facts[counted, 1:].astype(np.bool_).T
-    known = bad | resolved
-    if resolved.sum() > len(known) - known.sum():
-        sides, shares, bad = sides[known], shares[known], bad[known]
+    is_known = bad | resolved
+    if resolved.sum() > len(is_known) - is_known.sum():
+        sides, shares, bad = sides[is_known], shares[is_known], bad[is_known]
     outcomes = (~bad).astype(float)
     return effect(sides, shares, outcomes) if trial_is_new else effect(~sides, 1 - shares, outcomes)
 
@@ -97,14 +97,14 @@ class TrialLease:
 
     def why_over(self, since: float) -> str | None:
         """Why the trial, which began at `since`, is over although nobody here has ended it; None: it is not."""
-        told = self._store.withdrawn()
-        if told is not None and (told.generation != self._generation or told.at < since - _CLOCKS_DIFFER_SECONDS):
-            told = None  # of another trial
-        if told is not None and told.why != LEASE_ENDED:
-            return told.why
+        last = self._store.withdrawn()
+        if last is not None and (last.generation != self._generation or last.at < since - _CLOCKS_DIFFER_SECONDS):
+            last = None  # of another trial
+        if last is not None and last.why != LEASE_ENDED:
+            return last.why
         if self._is_on_trial():
             return None
-        if told is not None and told != self._ended_before:  # this process was stopped for a while
+        if last is not None and last != self._ended_before:  # this process was stopped for a while
             self.begin(self._share)
             return None
         return "somebody else has ended its trial"

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from polyrank.model import measures
-from polyrank.service.loop.statistics import LATELY, Compared, Difference, Effect, compared, effect, judged
+from polyrank.service.loop.statistics import LATELY, Comparison, Difference, Effect, compared, effect, judged
 
 BETTER = Difference(mean=0.05, low=0.03, high=0.07, sure=0.02)
 EQUAL = Difference(mean=0.0, low=-0.015, high=0.015, sure=-0.02)
@@ -16,9 +16,9 @@ WORSE = Difference(mean=-0.02, low=-0.04, high=-0.001, sure=-0.06)
 UNSURE = Difference(mean=0.0, low=-0.04, high=0.04, sure=-0.06)
 
 
-def a_set(conversations: int = 1000, lost: dict[str, float] | None = None, **figures: Difference) -> Compared:
+def a_set(conversations: int = 1000, lost: dict[str, float] | None = None, **figures: Difference) -> Comparison:
     given = {"recall@1": figures.get("recall", EQUAL), "mrr": figures.get("mrr", EQUAL)}
-    return Compared(conversations, given, lost or {})
+    return Comparison(conversations, given, lost or {})
 
 
 @pytest.mark.parametrize(("sets", "verdict", "why"), [
@@ -62,7 +62,7 @@ def a_set(conversations: int = 1000, lost: dict[str, float] | None = None, **fig
     ),
     ({"golden": a_set(mrr=replace(BETTER, sure=0.0))}, "refused", "no figure is surely better: mrr on golden"),
 ])  # fmt: skip
-def test_verdicts(sets: dict[str, Compared], verdict: str, why: str) -> None:
+def test_verdicts(sets: dict[str, Comparison], verdict: str, why: str) -> None:
     found, reason = judged(sets)
     assert found == verdict
     assert reason.startswith(why)
