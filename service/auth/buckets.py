@@ -83,14 +83,14 @@ class SharedBuckets:
     @contextmanager
     def locked(self, place: int) -> Iterator[None]:
         """Hold the rows of a place for the block, if they are free in time."""
-        held = (PLACES * _ROW_BYTES, place * _ROW_BYTES)
+        span = (PLACES * _ROW_BYTES, place * _ROW_BYTES)
         until = time.monotonic() + PATIENCE_SECONDS
-        while not self._lock(*held) and time.monotonic() < until:
+        while not self._lock(*span) and time.monotonic() < until:
             time.sleep(_RETRY_SECONDS)
         try:
             yield
         finally:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, *held)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, *span)
 
     def _lock(self, length: int, start: int) -> bool:
         with suppress(OSError):  # another process holds it, or the system has no more locks

@@ -87,13 +87,13 @@ def new_key() -> str:
     return KEY_PREFIX + token_urlsafe(KEY_BYTES)
 
 
-def find(keys: Iterable[Key], given: bytes) -> Key | None:
+def find(keys: Iterable[Key], secret: bytes) -> Key | None:
     """Return the key that was given, if any; the time this takes does not depend on how near a wrong one is."""
-    digest, found = hashed(given), None
+    digest, match = hashed(secret), None
     for key in keys:
         if hmac.compare_digest(digest, key.sha256):
-            found = key  # no break: every key is compared
-    return found
+            match = key  # no break: every key is compared
+    return match
 
 
 def read(path: Path) -> tuple[Key, ...]:
@@ -183,7 +183,7 @@ class Access:
         self._path, self._default, self._metrics = path, default_rate, metrics
         self._clock, self._shared = clock, shared
         self._stamp = path and _stamp(path)
-        self._in_force = self._made_of(read(path) if path else (), {})
+        self._in_force = self._state_of(read(path) if path else (), {})
 
     def look(self) -> None:
         """Read the keys file if it has changed; a broken one changes nothing and is logged once.
@@ -194,7 +194,7 @@ class Access:
         if self._path is None or (stamp := _stamp(self._path)) == self._stamp:
             return  # the stamp is from before the file is read, so that the next look sees a change in between
         try:
-            found = read(self._path)
+            keys = read(self._path)
         except SettingsError as error:
             if shortage_in(error):
                 raise  # the file is not to blame, and a key that it revokes must not stay in force
@@ -203,9 +203,9 @@ class Access:
             log.error("the keys read before stay in force: %s", error)
             return
         self._stamp = stamp
-        self._in_force = self._made_of(found, self._in_force.buckets)
+        self._in_force = self._state_of(keys, self._in_force.buckets)
         self._metrics.keys_reloads.labels("ok").inc()
-        log.info("keys read", extra={"fields": {"keys": len(found)}})
+        log.info("keys read", extra={"fields": {"keys": len(keys)}})
 
     def identify(self, sent: Sequence[bytes]) -> Principal:
         """Return who sent these keys, of which one is in force.
@@ -217,12 +217,12 @@ class Access:
         if self._path is None:
             return ANYBODY
         in_force = self._in_force
-        found = {key.name for each in sent if (key := find(in_force.keys, each)) is not None}
-        if not found:
+        names = {key.name for each in sent if (key := find(in_force.keys, each)) is not None}
+        if not names:
             raise Unauthenticated("the API key is not one of this server's" if sent else "send an API key")
-        if len(found) > 1:
+        if len(names) > 1:
             raise HeaderInvalid("the request carries several valid API keys; send one of them")
-        return in_force.principals[found.pop()]
+        return in_force.principals[names.pop()]
 
     def require(self, principal: Principal, scope: Scope, pool: str | None = None) -> None:
         """Check that the caller has a scope, in the pool of a name; None: in any. Raises Forbidden."""
@@ -237,21 +237,21 @@ class Access:
         if bucket is not None and (seconds := bucket.take()):
             raise RateLimited(max(1, math.ceil(seconds)))
 
-    def _made_of(self, listed: tuple[Key, ...], before: dict[str, TokenBucket]) -> _InForce:
+    def _state_of(self, keys: tuple[Key, ...], before: dict[str, TokenBucket]) -> _InForce:
         """Make a state of these keys; a bucket whose rate stays the same is kept, so that a reload refills none."""
         principals = {
-            key.name: Principal(key.name, frozenset({"rank", *key.scopes}), key.pools) for key in listed
+            key.name: Principal(key.name, frozenset({"rank", *key.scopes}), key.pools) for key in keys
         }  # admin may rank
-        rates = {key.name: (key.rate_per_s, key.burst) if key.rate_per_s else (self._default, None) for key in listed}
+        rates = {key.name: (key.rate_per_s, key.burst) if key.rate_per_s else (self._default, None) for key in keys}
         if self._path is None:
             rates = {ANYBODY.name: (self._default, None)}
         buckets = {}
-        for name, (rate_per_s, given_burst) in rates.items():
+        for name, (rate_per_s, own_burst) in rates.items():
             if rate_per_s is not None:
-                old, burst = before.get(name), given_burst or math.ceil(rate_per_s)
+                old, burst = before.get(name), own_burst or math.ceil(rate_per_s)
                 same = old is not None and (old.rate_per_s, old.burst) == (rate_per_s, burst)
                 buckets[name] = old if old is not None and same else self._bucket(name, rate_per_s, burst)
-        return _InForce(listed, principals, buckets)
+        return _InForce(keys, principals, buckets)
 
     def _bucket(self, name: str, rate_per_s: float, burst: int) -> TokenBucket:
         if self._shared is None:
@@ -262,7 +262,7 @@ class Access:
 def _stamp(path: Path) -> tuple[int, ...] | None:
     """Return a value that changes when the file is written, replaced or given other rights; None: it is not there."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

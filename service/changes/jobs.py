@@ -159,14 +159,14 @@ class Jobs:
             record, is_new = await asyncio.to_thread(self._queue_once, rebuild, raw, key, has_active)
             if is_new:
                 await self._spawn(record)
-        return self._seen(record)
+        return self._client_view(record)
 
     async def compact(self) -> JobRecord:
         """Start a compaction of the active generation. Raises JobConflict if another job has not finished."""
         async with self._starting:
             record = await asyncio.to_thread(self._create, JobRequest(pool=(), compacts=True))
             await self._spawn(record)
-        return self._seen(record)
+        return self._client_view(record)
 
     # --- queueing, in a thread
 
@@ -210,8 +210,8 @@ class Jobs:
                 read_pool([pool])
             except PoolInvalid as error:
                 raise InvalidInput(f"pool: {error.reason}") from error
-            wanted = JobRequest(pool=(str(pool),), encoding=rebuild.encoding, model=model, activate=rebuild.activate)
-            return self._create(wanted, job_id)
+            request = JobRequest(pool=(str(pool),), encoding=rebuild.encoding, model=model, activate=rebuild.activate)
+            return self._create(request, job_id)
         pool = self._store.inline_pool(job_id)
         try:
             with pool.open("wb") as file:
@@ -250,8 +250,8 @@ class Jobs:
         try:
             status, lines = await builder.wait()
             record = await asyncio.to_thread(self._settled, job_id, builder.cancelled, status, lines)
-            said = "; ".join(lines) or None
-            fields = {"job": job_id, "state": record.state, "error": record.error, "said": said}
+            output = "; ".join(lines) or None
+            fields = {"job": job_id, "state": record.state, "error": record.error, "said": output}
             log.info("rebuild ended", extra={"fields": fields})
             if record.state == SUCCEEDED:
                 await self._on_success()
@@ -271,8 +271,8 @@ class Jobs:
             self._discard(record)
             record = record.finish(CANCELLED)
         else:
-            said = lines[-1].strip() if lines else "it said nothing"
-            record = record.finish(FAILED, error=f"the builder ended with status {status}: {said}")
+            last_line = lines[-1].strip() if lines else "it said nothing"
+            record = record.finish(FAILED, error=f"the builder ended with status {status}: {last_line}")
         self._store.update(record)
         return record
 
@@ -289,17 +289,17 @@ class Jobs:
 
     async def get(self, job_id: str) -> JobRecord:
         ending = set(self._builders)
-        return self._seen(await asyncio.to_thread(self._store.get, job_id), ending)
+        return self._client_view(await asyncio.to_thread(self._store.get, job_id), ending)
 
     async def list(self, limit: int) -> list[JobRecord]:
         """Return the latest jobs, newest first."""
         ending = set(self._builders)
-        return [self._seen(record, ending) for record in (await asyncio.to_thread(self._store.records))[:limit]]
+        return [self._client_view(record, ending) for record in (await asyncio.to_thread(self._store.records))[:limit]]
 
     async def running(self) -> JobRecord | None:
         return next((record for record in await self.list(limit=10) if not record.is_finished), None)
 
-    def _seen(self, record: JobRecord, ending: Collection[str] = ()) -> JobRecord:
+    def _client_view(self, record: JobRecord, ending: Collection[str] = ()) -> JobRecord:
         """Return a job as clients see it: it runs until its builder is gone and what it built is served.
 
         `ending` are the jobs that had builders when the reading began; what was read may have been amended since.
@@ -324,7 +324,7 @@ class Jobs:
             await watching
 
 
-def confined(root: Path | None, given: str, field: str) -> Path:
+def confined(root: Path | None, name: str, field: str) -> Path:
     """Return the path that a client names in a field; it must lie below the root, links followed.
 
     Raises:
@@ -335,10 +335,10 @@ def confined(root: Path | None, given: str, field: str) -> Path:
         raise NotConfigured(f"{field}: this server reads none; start it with the setting {field}_root")
     with suppress(OSError, RuntimeError, ValueError):  # too long, a loop of links, a NUL byte
         base = root.resolve()
-        path = (base / given).resolve()
+        path = (base / name).resolve()
         if path != base and path.is_relative_to(base) and path.exists():
             return path
-    raise InvalidInput(f"{field}: there is no {given[:200]!r} under the server's {field} root")
+    raise InvalidInput(f"{field}: there is no {name[:200]!r} under the server's {field} root")
 
 
 class BuilderProcess:
@@ -393,7 +393,7 @@ class BuilderProcess:
 
 def _environment(settings: Settings, runner: Runner) -> dict[str, str]:
     """The server's environment, with its Redis and cluster, what runs the job's model, and where that is kept."""
-    told = {
+    variables = {
         "REDIS_URL": settings.redis(),
         "CLUSTER": settings.cluster,
         "BACKEND": runner.backend,
@@ -401,7 +401,7 @@ def _environment(settings: Settings, runner: Runner) -> dict[str, str]:
         "COMPILED_CACHE_DIR": str(settings.compiled_cache_dir or ""),
         "COMPILED_CACHE_MB": str(settings.compiled_cache_mb),
     }
-    return {**os.environ, **{f"{PREFIX}{name}": value or "" for name, value in told.items()}}
+    return {**os.environ, **{f"{PREFIX}{name}": value or "" for name, value in variables.items()}}
 
 
 class Compacting:

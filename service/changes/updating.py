@@ -103,7 +103,7 @@ class Updating:
     def _refreshed(self) -> Awaitable[Serving | None]:
         if self._refreshing is None or self._refreshing.done():
             reading = asyncio.get_running_loop().run_in_executor(self._reader, self._live.refresh)
-            reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits by then
+            reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # perhaps nobody waits by then
             self._refreshing = reading
         return asyncio.shield(self._refreshing)
 
@@ -170,16 +170,16 @@ class Updating:
         if not candidates:
             return maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows)
         texts = list(dict.fromkeys(candidate.text for candidate in candidates))
-        same, made = await Pool(self._runtime, serving, Journey(time.monotonic() + KNOWN_WITHIN_SECONDS)).texts(texts)
-        new = np.setdiff1d(np.arange(len(texts)), same, assume_unique=True)
+        old, vectors = await Pool(self._runtime, serving, Journey(time.monotonic() + KNOWN_WITHIN_SECONDS)).texts(texts)
+        new = np.setdiff1d(np.arange(len(texts)), old, assume_unique=True)
         if len(new):
             encoded = await self._runtime.forwards.encode(serving.ranker, [texts[at] for at in new.tolist()], Journey())
-            made = Representations.join([made, rounded_all(encoded.made, serving.generation.manifest.dtype)])
-        place = {texts[at]: place for place, at in enumerate([*same.tolist(), *new.tolist()])}
-        return maker, made.take([place[candidate.text] for candidate in candidates])
+            vectors = Representations.join([vectors, rounded_all(encoded.made, serving.generation.manifest.dtype)])
+        place = {texts[at]: place for place, at in enumerate([*old.tolist(), *new.tolist()])}
+        return maker, vectors.take([place[candidate.text] for candidate in candidates])
 
     def _write(
-        self, generation: str, upserts: Sequence[Candidate], made: Representations, deletes: Sequence[str]
+        self, generation: str, upserts: Sequence[Candidate], vectors: Representations, deletes: Sequence[str]
     ) -> Acknowledged | None:
         """Append to the generation's log and serve it; None where the generation is not the active one any more."""
         with self._store.updates.writing(WRITES_WITHIN_SECONDS):
@@ -195,6 +195,6 @@ class Updating:
             log.catch_up()
             revision = 1 + max(log.revision, log.floor, serving.generation.manifest.revision)
             # Missing ids are written, too: a generation that is being built may hold them.
-            log.append(Update(revision, upserts, made, deletes))
+            log.append(Update(revision, upserts, vectors, deletes))
         self._live.refresh()
         return Acknowledged(generation, revision, missing)

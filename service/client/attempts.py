@@ -47,22 +47,22 @@ class Refused(CallFailed):
     """
 
     def __init__(self, status: int, headers: Mapping[str, str], body: Any) -> None:
-        told: dict[str, Any] = body if isinstance(body, dict) else {}
-        inner = told.get("error") if isinstance(told.get("error"), dict) else {}
+        problem: dict[str, Any] = body if isinstance(body, dict) else {}
+        inner = problem.get("error") if isinstance(problem.get("error"), dict) else {}
         assert isinstance(inner, dict)
         self.status = status
-        self.kind = str(told.get("type") or inner.get("code") or "").removeprefix(TYPE_PREFIX)
-        self.title = str(told.get("title") or "")
+        self.kind = str(problem.get("type") or inner.get("code") or "").removeprefix(TYPE_PREFIX)
+        self.title = str(problem.get("title") or "")
         moved = f", moved to {headers['location']}" if "location" in headers else ""
-        self.detail = str(told.get("detail") or inner.get("message") or f"status {status}{moved}")
-        self.request_id = str(told.get("request_id") or headers.get("x-request-id", ""))
+        self.detail = str(problem.get("detail") or inner.get("message") or f"status {status}{moved}")
+        self.request_id = str(problem.get("request_id") or headers.get("x-request-id", ""))
         # Something else than the server may answer by errors of another kind, which say nothing.
-        listed = told["errors"] if isinstance(told.get("errors"), list) else []
+        listed = problem["errors"] if isinstance(problem.get("errors"), list) else []
         named = [one for one in listed if isinstance(one, dict) and {"where", "what"} <= one.keys()]
         self.findings = [WrongField(str(one["where"]), str(one["what"])) for one in named]
         after = headers.get("retry-after", "")  # a date, which this server never sends, counts as nothing said
         self.retry_after = float(after) if after.isascii() and after.isdigit() else None
-        self.job: str | None = told["job"] if isinstance(told.get("job"), str) else None
+        self.job: str | None = problem["job"] if isinstance(problem.get("job"), str) else None
         super().__init__(f"{self.detail} (status {status}, request {self.request_id})")
 
 
@@ -248,8 +248,8 @@ _BEFORE_IT = httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | 
 
 def _pause(state: RetryCallState) -> float:
     """Return the seconds before the next attempt: as the server told, or growing, and not the same for all clients."""
-    told: float | None = getattr(state.outcome and state.outcome.exception(), "retry_after", None)
-    return FIRST_PAUSE_SECONDS * 2 ** (state.attempt_number - 1) * random.uniform(1, 1.5) if told is None else told
+    after: float | None = getattr(state.outcome and state.outcome.exception(), "retry_after", None)
+    return FIRST_PAUSE_SECONDS * 2 ** (state.attempt_number - 1) * random.uniform(1, 1.5) if after is None else after
 
 
 def in_json(value: Any) -> str:

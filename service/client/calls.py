@@ -137,8 +137,8 @@ def _listed(answer: Any, name: str, count: int | None = None) -> list[Any]:
 
 
 def _read(kind: type[M], answer: Any) -> M:
-    told: M = _tolerant(kind).model_validate(answer)
-    return told
+    parsed: M = _tolerant(kind).model_validate(answer)
+    return parsed
 
 
 @cache
@@ -151,8 +151,8 @@ def _tolerant(kind: type[M]) -> type[M]:
         else:
             fields[name] = (annotation, field)
     bases: Any = (kind, _OfAnyVersion)
-    made: type[M] = create_model(kind.__name__, __base__=bases, **fields)
-    return made
+    model: type[M] = create_model(kind.__name__, __base__=bases, **fields)
+    return model
 
 
 def _tolerated(annotation: Any) -> Any:
@@ -192,9 +192,9 @@ def feedback(
 
     An event counts once by its `event_id`; without one it gets a new one, so that this call alone may be repeated.
     """
-    said = {"id": id, "text": text, "event_id": event_id}
+    more = {"id": id, "text": text, "event_id": event_id}
     return feedback_batch(
-        [{"ranking_id": ranking_id, "kind": kind, **{name: value for name, value in said.items() if value is not None}}]
+        [{"ranking_id": ranking_id, "kind": kind, **{name: value for name, value in more.items() if value is not None}}]
     )
 
 
@@ -235,9 +235,9 @@ def rerank(query: str, documents: Documents, **options: Unpack[RerankOptions]) -
     """Order documents by the server's reranker, or by its model where it has none; the best first."""
     body: dict[str, Any] = {"query": query, "documents": _several("documents", documents), **options}
     timeout_ms = body.pop("timeout_ms", None)
-    named = {"X-Rerank-Dialect": "cohere"}  # whatever the server's setting is
+    headers = {"X-Rerank-Dialect": "cohere"}  # whatever the server's setting is
     read = partial(_reranked, len(body["documents"]))
-    return Call("POST", "/v2/rerank", read, body, named, timeout_ms=timeout_ms)
+    return Call("POST", "/v2/rerank", read, body, headers, timeout_ms=timeout_ms)
 
 
 def _reranked(count: int, answer: Any) -> list[answers.RerankResultOut]:
@@ -288,10 +288,10 @@ def candidate(candidate_id: str) -> Call[generations.StoredOut]:
 
 def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) -> Call[generations.CandidatesOut]:
     """Return a page of stored candidates."""
-    asked = {"limit": limit, **({} if after is None else {"after": after})}
+    query = {"limit": limit, **({} if after is None else {"after": after})}
     if filter is not None:
-        asked["filter"] = in_json(filter)
-    return Call("GET", f"/index/candidates?{urlencode(asked)}", _as(generations.CandidatesOut))
+        query["filter"] = in_json(filter)
+    return Call("GET", f"/index/candidates?{urlencode(query)}", _as(generations.CandidatesOut))
 
 
 def upsert(candidates: Iterable[Mapping[str, Any]]) -> Call[generations.UpsertedOut]:

@@ -115,9 +115,9 @@ class Client:
         after: str | None = None
         pages: set[str] = set()
         while True:
-            found = self.do(calls.candidates(after, page, filter))
-            yield from found.candidates
-            if (after := found.next) is None:
+            batch = self.do(calls.candidates(after, page, filter))
+            yield from batch.candidates
+            if (after := batch.next) is None:
                 return
             if after in pages:
                 raise NotAnAnswer(f"{self._url}: the pages of candidates go round in a circle")
@@ -221,10 +221,10 @@ class AsyncClient:
         after: str | None = None
         pages: set[str] = set()
         while True:
-            found = await self.do(calls.candidates(after, page, filter))
-            for each in found.candidates:
+            batch = await self.do(calls.candidates(after, page, filter))
+            for each in batch.candidates:
                 yield each
-            if (after := found.next) is None:
+            if (after := batch.next) is None:
                 return
             if after in pages:
                 raise NotAnAnswer(f"{self._url}: the pages of candidates go round in a circle")
