@@ -207,7 +207,7 @@ class Access:
         self._metrics.keys_reloads.labels("ok").inc()
         log.info("keys read", extra={"fields": {"keys": len(keys)}})
 
-    def identify(self, sent: Sequence[bytes]) -> Principal:
+    def identify(self, secrets: Sequence[bytes]) -> Principal:
         """Return who sent these keys, of which one is in force.
 
         Raises:
@@ -217,9 +217,9 @@ class Access:
         if self._path is None:
             return ANYBODY
         in_force = self._in_force
-        names = {key.name for each in sent if (key := find(in_force.keys, each)) is not None}
+        names = {key.name for each in secrets if (key := find(in_force.keys, each)) is not None}
         if not names:
-            raise Unauthenticated("the API key is not one of this server's" if sent else "send an API key")
+            raise Unauthenticated("the API key is not one of this server's" if secrets else "send an API key")
         if len(names) > 1:
             raise HeaderInvalid("the request carries several valid API keys; send one of them")
         return in_force.principals[names.pop()]

@@ -58,17 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a directory that may not be written
         where = "standard output: " if _unwritable() else ""
         return _say(f"{where}{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 1)
-    except KeyboardInterrupt as left:  # a command may say what it leaves
-        return _say(f"interrupted; {str(left) or 'nothing was left half-written'}", 1)
+    except KeyboardInterrupt as interrupt:  # a command may say what it leaves
+        return _say(f"interrupted; {str(interrupt) or 'nothing was left half-written'}", 1)
     return status
 
 
 def _run(argv: Sequence[str] | None) -> int:
     began, words = time.monotonic(), sys.argv[1:] if argv is None else [*argv]
     for word in words:
-        shown = word.encode(errors="backslashreplace").decode()
-        if shown != word:  # no JSON may say it, nor Arrow open it
-            raise UsageError(f"{shown} is not of the locale's encoding; rename the file, or type it again")
+        printable = word.encode(errors="backslashreplace").decode()
+        if printable != word:  # no JSON may say it, nor Arrow open it
+            raise UsageError(f"{printable} is not of the locale's encoding; rename the file, or type it again")
     try:
         arguments = parser(*words[:1]).parse_args(words)
     except SystemExit as end:

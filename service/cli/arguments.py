@@ -63,12 +63,12 @@ def add_columns_option(parser: Any) -> None:
 
 def _columns(text: str) -> dict[str, str]:
     pairs = [each.partition("=") for each in text.split(",")]
-    named = {part.strip(): column.strip() for part, _, column in pairs}
-    if wrong := [part for part, column in named.items() if part not in _PARTS or not column]:
+    columns = {part.strip(): column.strip() for part, _, column in pairs}
+    if wrong := [part for part, column in columns.items() if part not in _PARTS or not column]:
         raise argparse.ArgumentTypeError(f"{wrong[0]!r} must be text or id, with = and a column")
-    if len({*named.values()}) < len(pairs):
+    if len({*columns.values()}) < len(pairs):
         raise argparse.ArgumentTypeError("name each part and each column once")
-    return named
+    return columns
 
 
 def read_candidates(

@@ -53,13 +53,13 @@ def listed_examples(
     dialogues = _read(data, limit)
     require_no_classes(data, dialogues)
     draw = draw.settled(dialogues)
-    listed, assumed = _with_candidates(data, dialogues, draw)
-    examples = [(number, dialogue) for number, dialogue in enumerate(listed) if dialogue.candidates]
+    complete, assumption = _with_candidates(data, dialogues, draw)
+    examples = [(number, dialogue) for number, dialogue in enumerate(complete) if dialogue.candidates]
     if not examples:
         lacks = ", and the file has no wrong replies to draw" if draw.count and dialogues else ""
         raise InvalidInput(f"no example has `candidates`{lacks}; there is nothing to rank")
     report_left_out(len(dialogues) - len(examples), len(dialogues), "have no candidates")
-    return examples, _drawn(dialogues, examples, draw), assumed
+    return examples, _drawn(dialogues, examples, draw), assumption
 
 
 def classed_examples(data: Path, limit: int | None) -> Identified:
@@ -67,12 +67,12 @@ def classed_examples(data: Path, limit: int | None) -> Identified:
 
     Raises InvalidInput if the file cannot be read, is empty, or an example has none.
     """
-    examples, assumed = read_identified(data, limit)
+    examples, assumption = read_identified(data, limit)
     if missing := sum(not each.category for each in examples):
         raise InvalidInput(f"{data}: {missing} examples have no class; give each a label, as a text")
     if not examples:
         raise InvalidInput(f"{data}: there is no example")
-    return examples, assumed
+    return examples, assumption
 
 
 def read_identified(data: Path, limit: int | None = None) -> Identified:
@@ -87,17 +87,17 @@ def require_no_classes(data: Path, dialogues: Iterable[Dialogue]) -> None:
 
 
 def _read(data: Path, limit: int | None) -> list[Dialogue]:
-    marked = Counter[str]()
-    dialogues = list(islice(read_dialogues(data, marked), limit))
-    for why, count in marked.items():
+    reasons = Counter[str]()
+    dialogues = list(islice(read_dialogues(data, reasons), limit))
+    for why, count in reasons.items():
         print(f"{data}: {count} lines were left out: {why}", file=sys.stderr)
     return dialogues
 
 
 def _identified(data: Path, dialogues: Iterable[Dialogue]) -> Identified:
     examples, grouping = identified(dialogues)
-    assumed = grouping.assumed()
-    return examples, assumed and f"{data}: {assumed}"
+    assumption = grouping.assumed()
+    return examples, assumption and f"{data}: {assumption}"
 
 
 def report_left_out(count: int, total: int, why: str) -> None:
@@ -110,10 +110,10 @@ def _with_candidates(data: Path, dialogues: Sequence[Dialogue], draw: Draw) -> I
     """Name all dialogues; draw candidates for examples without from all replies of the file, if that is wanted."""
     if not draw.count or all(dialogue.candidates for dialogue in dialogues):
         return _identified(data, dialogues)
-    every, assumed = _identified(data, read_dialogues(data))
+    every, assumption = _identified(data, read_dialogues(data))
     replies = ReplyDraw(every, draw.count, draw.seed)
-    listed = [replies.candidates(number, dialogue) for number, dialogue in enumerate(every[: len(dialogues)])]
-    return listed, assumed
+    complete = [replies.candidates(number, dialogue) for number, dialogue in enumerate(every[: len(dialogues)])]
+    return complete, assumption
 
 
 def _drawn(dialogues: Sequence[Dialogue], examples: Sequence[tuple[int, Dialogue]], draw: Draw) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Progress:
         self._unit, self._units = unit, units
         self._bar: tqdm[Any] | None = None
         self._latest: tuple[str, int, int | None, str] = ("", 0, 1, "")
-        self._left: float | None = None
+        self._seconds_left: float | None = None
         self._began = self._at = time.monotonic()  # of the stage, and of the latest call
         self._first = 0
         self._telling = ExitStack()
@@ -104,7 +104,7 @@ class Progress:
         self._at = time.monotonic()
         if stage != self._latest[0]:
             self._began, self._first = self._at, done  # already done by a build that was killed
-        self._latest, self._left = (stage, done, total, figures), left
+        self._latest, self._seconds_left = (stage, done, total, figures), left
         if sys.stderr.isatty():
             self._draw()
 
@@ -125,11 +125,11 @@ class Progress:
             return f"{name}: {of}{seconds + waits:.0f} s  {figures}".rstrip()
         rate = (done - self._first) / seconds
         of = f" of {total}" if total else ""
-        left = (total - done) / rate if total and self._left is None else self._left
+        left = (total - done) / rate if total and self._seconds_left is None else self._seconds_left
         if left is not None and math.isfinite(left):
             of += f", {max(0.0, left - waits):.0f} s left"
-        shown = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
-        return f"{name}: {done}{of} ({shown} {self._unit_of(stage)}/s)  {figures}".rstrip()
+        speed = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+        return f"{name}: {done}{of} ({speed} {self._unit_of(stage)}/s)  {figures}".rstrip()
 
     def _unit_of(self, stage: str) -> str:
         return self._units.get(stage.partition(" ")[0], self._unit)
@@ -145,8 +145,8 @@ class Progress:
 
         stage, done, total, figures = self._latest
         form = "{desc}: {elapsed}" if total is None and not done else None  # None: tqdm's own
-        if self._left is not None:
-            left = tqdm.format_interval(max(0.0, self._left)) if math.isfinite(self._left) else "?"
+        if self._seconds_left is not None:
+            left = tqdm.format_interval(max(0.0, self._seconds_left)) if math.isfinite(self._seconds_left) else "?"
             form = _BAR.format(left=left)
         if self._bar is None or self._bar.desc.rstrip(": ") != _STAGE_NAMES.get(stage, stage):
             self._close_bar()

@@ -41,16 +41,16 @@ def add_options_of(add: Any, options: Iterable[Option], prefix: str = "", **choi
     of options whose field does not name them, by name. What becomes a dict may be given several times.
     """
     for each in options:
-        listed = get_origin(each.hint) is Sequence
-        kind = get_args(each.hint)[0] if listed else each.hint
+        is_list = get_origin(each.hint) is Sequence
+        kind = get_args(each.hint)[0] if is_list else each.hint
         means = f"{prefix}{each.means}{default_of(each)}".replace("%", "%%")
         how: dict[str, Any] = {"dest": each.field, "default": None, "help": means}
         if kind is bool:
             how["action"] = argparse.BooleanOptionalAction
-        elif named := choices.get(each.name) or (get_args(kind) if get_origin(kind) is Literal else ()):
-            how["choices"] = tuple(named)
+        elif names := choices.get(each.name) or (get_args(kind) if get_origin(kind) is Literal else ()):
+            how["choices"] = tuple(names)
         else:
-            how |= {"metavar": each.about.get("metavar")} | ({"nargs": "+"} if listed else {})
+            how |= {"metavar": each.about.get("metavar")} | ({"nargs": "+"} if is_list else {})
             how |= {"action": "append"} if get_origin(kind) is dict else {}
             how |= {"type": Path} if kind is Path else {} if each.bounds is None else {"type": Within(each.bounds)}
         add(f"--{each.name.replace('_', '-')}", **how)
@@ -136,10 +136,10 @@ class CommandParser(argparse.ArgumentParser):
         """Parse as argparse does; what is left over is an error here, where the command's own options are known."""
         self.fill()
         self._used_actions.clear()
-        parsed, left = super().parse_known_args(args, namespace)
-        if left:
-            self.error(f"unrecognized arguments: {' '.join(left)}" + self._meant(left))
-        return parsed, left
+        parsed, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}" + self._meant(rest))
+        return parsed, rest
 
     def error(self, message: str) -> NoReturn:
         """End with usage and the error; a choice that is none is followed by the one that is like it."""
@@ -150,8 +150,8 @@ class CommandParser(argparse.ArgumentParser):
             message += _suggestion(choice["word"], re.findall(r"[\w.-]+", choice["choices"]))
         super().error(f"{message} (see {self.prog} --help)")
 
-    def _meant(self, left: Sequence[str]) -> str:
-        options = [text.partition("=")[0] for text in left if text.startswith("-")]
+    def _meant(self, rest: Sequence[str]) -> str:
+        options = [text.partition("=")[0] for text in rest if text.startswith("-")]
         return _suggestion(options[0], self._option_string_actions) if options else ""
 
 

@@ -145,15 +145,15 @@ def read_curves(logs: Path) -> dict[str, Curve]:
 
 def write_training(path: Path, output: Path, summary: Mapping[str, Any], valid: Mapping[str, Any] | None) -> None:
     """Write the page of the run whose checkpoint is in `output`; `valid`: its figures on --valid, if there are any."""
-    logged = read_curves(output / "logs")
+    by_tag = read_curves(output / "logs")
     # The others are details that the checkpoint's polyrank.json has.
     single = [(name, str(value)) for name, value in summary.items() if isinstance(value, str | int | float)]
     sections = [Section(rows=single)]
     for name, heading in _HEADINGS.items():
         series = []
-        if train := logged.get(f"train/{name}"):
+        if train := by_tag.get(f"train/{name}"):
             series.append(Series(f"training, mean of {_SMOOTHED} steps", train.steps, _smoothed(train.values)))
-        if selection := logged.get(f"selection/{name}"):
+        if selection := by_tag.get(f"selection/{name}"):
             series.append(Series("held-out examples", selection.steps, selection.values))
         if series:
             sections.append(Section(heading, "", curves(heading, series, "step", "")))
@@ -185,7 +185,7 @@ def write_store(path: Path, store: Path, rows: Sequence[Mapping[str, Any]], stat
 
 
 def _cells(row: Mapping[str, Any], state: str | None) -> list[str]:
-    shown = state or ("active" if row["active"] else "on trial" if row["trial"] else "")
+    mark = state or ("active" if row["active"] else "on trial" if row["trial"] else "")
     if "error" in row:
         return [row["id"], *[""] * (len(_HEAD) - 2), f"refused: {row['error']}"]
     recall = row["recall"]
@@ -194,12 +194,12 @@ def _cells(row: Mapping[str, Any], state: str | None) -> list[str]:
         figures += [f"{recall[name]:.2f}" for name in ("p50_ms", "p99_ms")]
     else:
         figures = ["1 (exact)", "1 (exact)", "", ""]
-    return [row["id"], str(row["count"]), row["index"], *figures, row["model"], shown]
+    return [row["id"], str(row["count"]), row["index"], *figures, row["model"], mark]
 
 
 def write_feedback(path: Path, store: Path, figures: "FeedbackFigures") -> None:
     """Write the page: what people took of what they were shown, and what they missed."""
-    sections = [_recorded(figures)]
+    sections = [_summary(figures)]
     if figures.judged:
         sections += [
             _shares("First reply taken, by generation", figures.generations),
@@ -212,7 +212,7 @@ def write_feedback(path: Path, store: Path, figures: "FeedbackFigures") -> None:
     write_page(path, f"Feedback in {store}", sections)
 
 
-def _recorded(figures: "FeedbackFigures") -> Section:
+def _summary(figures: "FeedbackFigures") -> Section:
     rows = [["rankings", f"{figures.rankings:,}"]]
     if figures.rankings:
         began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (figures.began, figures.ended))
@@ -230,7 +230,7 @@ def _shares(heading: str, shares: "Mapping[str, Share]") -> Section:
     """Show shares with Wilson's intervals; of groups with few rankings only the table tells."""
     from polyrank.service.feedback.report import FEW
 
-    drawn = [
+    bars = [
         Interval(name[:_LABEL_LETTERS], share.value, *share.interval())
         for name, share in shares.items()
         if share.of >= FEW
@@ -241,7 +241,7 @@ def _shares(heading: str, shares: "Mapping[str, Share]") -> Section:
     text = "Sent as it stood, or edited. In brackets: 95 % intervals."
     if few := sum(share.of < FEW for share in shares.values()):
         text += f" {few} of {len(shares)} have fewer than {FEW} rankings with a known outcome, and are not drawn."
-    return Section(heading, text, intervals(heading, drawn) if drawn else None, ["", "taken", "of"], rows)
+    return Section(heading, text, intervals(heading, bars) if bars else None, ["", "taken", "of"], rows)
 
 
 def _share(share: "Share") -> str:

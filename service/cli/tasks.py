@@ -94,8 +94,8 @@ class ListsTask:
 
     def __init__(self, data: Path, limit: int | None, runner: Runner = REFERENCE, draw: Draw = AS_LISTED) -> None:
         self._runner = runner
-        self._examples, self.described, assumed = listed_examples(data, limit, draw)
-        self.groups = dialogue_numbers([dialogue for _, dialogue in self._examples], assumed)
+        self._examples, self.described, assumption = listed_examples(data, limit, draw)
+        self.groups = dialogue_numbers([dialogue for _, dialogue in self._examples], assumption)
 
     def load(self, name: str) -> AnyRanker:
         return loaded(load, name, self._runner)
@@ -177,7 +177,7 @@ class PoolTask(_SearchTask):
         rows_of: dict[str, list[int]] = {}
         for row, text in enumerate(self._texts):
             rows_of.setdefault(folded_line(text), []).append(row)
-        dialogues, assumed = read_identified(data, limit)
+        dialogues, assumption = read_identified(data, limit)
         require_no_classes(data, dialogues)
         self._examples = [
             (number, dialogue, np.array(rows, np.int64))
@@ -188,7 +188,7 @@ class PoolTask(_SearchTask):
             raise InvalidInput("no gold reply is a text of the pool; give a pool that the replies were taken from")
         left_out = len(dialogues) - len(self._examples)
         report_left_out(left_out, len(dialogues), "have a gold reply that the pool lacks")
-        self.groups = dialogue_numbers([dialogue for _, dialogue, _ in self._examples], assumed)
+        self.groups = dialogue_numbers([dialogue for _, dialogue, _ in self._examples], assumption)
         self.described = search.described(self._texts)
 
     def measure(self, ranker: Retriever, report: ReportProgress) -> TaskResult:
@@ -285,10 +285,10 @@ def _retrieved(ids: Sequence[str], best: TopK) -> dict[str, Any]:
     return {"best": names[0], "retrieved": names, "scores": best.scores}
 
 
-def dialogue_numbers(examples: Sequence[Dialogue], assumed: str | None) -> NDArray[np.int64]:
+def dialogue_numbers(examples: Sequence[Dialogue], assumption: str | None) -> NDArray[np.int64]:
     """Number the dialogues that examples are of, (examples,); says what was assumed, and warns where it is only one."""
-    if assumed:
-        print(assumed, file=sys.stderr)
+    if assumption:
+        print(assumption, file=sys.stderr)
     groups = group_numbers(example.dialogue for example in examples)
     if not groups.any():
         print("all examples are of one dialogue, so the intervals have no width and say nothing", file=sys.stderr)
@@ -305,8 +305,8 @@ class ClassesTask:
 
     def __init__(self, data: Path, limit: int | None, runner: Runner = REFERENCE) -> None:
         self._runner = runner
-        self._examples, assumed = classed_examples(data, limit)
-        self.groups = dialogue_numbers(self._examples, assumed)
+        self._examples, assumption = classed_examples(data, limit)
+        self.groups = dialogue_numbers(self._examples, assumption)
         self.described: dict[str, Any] = {}
 
     def load(self, name: str) -> Classifier:

@@ -20,9 +20,9 @@ def add_wait_option(parser: argparse.ArgumentParser) -> None:
 
 
 def require_server(arguments: argparse.Namespace) -> None:
-    """Ask the server to wait for, before there is work in vain; errors as `_served`."""
+    """Ask the server to wait for, before there is work in vain; errors as `_served_generation`."""
     if arguments.wait is not None:
-        _served(arguments.wait)
+        _served_generation(arguments.wait)
 
 
 def loading(arguments: argparse.Namespace, generation: str) -> str:
@@ -32,11 +32,11 @@ def loading(arguments: argparse.Namespace, generation: str) -> str:
     """
     if arguments.wait is None:
         return "; running servers load it now"
-    began, served = time.monotonic(), None
+    began, current = time.monotonic(), None
     with telling(f"loading: {arguments.wait} does not answer by {generation} yet"):
-        while (served := _served(arguments.wait)) != generation:
+        while (current := _served_generation(arguments.wait)) != generation:
             if time.monotonic() - began > MOST_SECONDS:
-                by = f"by {served}" if served else "by none"
+                by = f"by {current}" if current else "by none"
                 raise ServiceUnreachable(
                     f"{generation} is active, but {arguments.wait} still answers {by} after {MOST_SECONDS:g} s; "
                     "its log says why"
@@ -45,7 +45,7 @@ def loading(arguments: argparse.Namespace, generation: str) -> str:
     return f"; {arguments.wait} answers by it {time.monotonic() - began:.1f} s later"
 
 
-def _served(url: str) -> str | None:
+def _served_generation(url: str) -> str | None:
     """Return by which generation a server answers; None: by none yet.
 
     Raises:
@@ -54,13 +54,13 @@ def _served(url: str) -> str | None:
     """
     import httpx2
 
-    refused = partial(UsageError, f"--wait {url}: give the URL of a polyrank server that serves this store")
+    refusal = partial(UsageError, f"--wait {url}: give the URL of a polyrank server that serves this store")
     if not url.startswith(("http://", "https://")):
-        raise refused()
+        raise refusal()
     try:
         answer = httpx2.get(f"{url.rstrip('/')}/readyz", timeout=_ANSWER_SECONDS)
     except (httpx2.InvalidURL, UnicodeError):
-        raise refused() from None
+        raise refusal() from None
     except httpx2.TimeoutException:
         return None  # it is busy, perhaps with loading
     except httpx2.HTTPError as error:
@@ -72,5 +72,5 @@ def _served(url: str) -> str | None:
     except (ValueError, LookupError, TypeError):
         generation = None
     if answer.status_code != 200 or not isinstance(generation, str):
-        raise refused()
+        raise refusal()
     return generation

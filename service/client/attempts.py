@@ -57,9 +57,9 @@ class Refused(CallFailed):
         self.detail = str(problem.get("detail") or inner.get("message") or f"status {status}{moved}")
         self.request_id = str(problem.get("request_id") or headers.get("x-request-id", ""))
         # Something else than the server may answer by errors of another kind, which say nothing.
-        listed = problem["errors"] if isinstance(problem.get("errors"), list) else []
-        named = [one for one in listed if isinstance(one, dict) and {"where", "what"} <= one.keys()]
-        self.findings = [WrongField(str(one["where"]), str(one["what"])) for one in named]
+        errors = problem["errors"] if isinstance(problem.get("errors"), list) else []
+        wrong_fields = [one for one in errors if isinstance(one, dict) and {"where", "what"} <= one.keys()]
+        self.findings = [WrongField(str(one["where"]), str(one["what"])) for one in wrong_fields]
         after = headers.get("retry-after", "")  # a date, which this server never sends, counts as nothing said
         self.retry_after = float(after) if after.isascii() and after.isdigit() else None
         self.job: str | None = problem["job"] if isinstance(problem.get("job"), str) else None

@@ -125,15 +125,15 @@ def _as(kind: type[M]) -> Callable[[Any], M]:
 
 def _each(kind: type[M], name: str) -> Callable[[Any], list[M]]:
     """Return what reads a list of answers of this kind, which the answer holds under a name."""
-    return lambda answer: [_read(kind, each) for each in _listed(answer, name)]
+    return lambda answer: [_read(kind, each) for each in _list_in(answer, name)]
 
 
-def _listed(answer: Any, name: str, count: int | None = None) -> list[Any]:
+def _list_in(answer: Any, name: str, count: int | None = None) -> list[Any]:
     """Return the list that an answer holds under a name; raises ValueError where it is none, or not of this length."""
-    listed = answer[name]
-    if not isinstance(listed, list) or count not in (None, len(listed)):
+    entries = answer[name]
+    if not isinstance(entries, list) or count not in (None, len(entries)):
         raise ValueError(f"{name} is no list of the length asked for")
-    return listed
+    return entries
 
 
 def _read(kind: type[M], answer: Any) -> M:
@@ -200,8 +200,8 @@ def feedback(
 
 def feedback_batch(events: Iterable[Mapping[str, Any]]) -> Call[answers.FeedbackOut]:
     """Say what became of rankings, by 1 to 100 events with the fields of `feedback`: all of them count, or none."""
-    named = [{"event_id": uuid4().hex, **event} for event in _several("events", events)]
-    return Call("POST", "/feedback", _as(answers.FeedbackOut), {"events": named})
+    with_ids = [{"event_id": uuid4().hex, **event} for event in _several("events", events)]
+    return Call("POST", "/feedback", _as(answers.FeedbackOut), {"events": with_ids})
 
 
 def explain(context: Context, candidates: Documents, **options: Unpack[ExplainOptions]) -> Call[answers.ExplainOut]:
@@ -218,7 +218,7 @@ def rank_batch(
     body = {"requests": _several("requests", requests)}
 
     def read(answer: Any) -> list[answers.RankOut | Refused]:
-        return [_ranking_or_refusal(entry) for entry in _listed(answer, "answers", len(body["requests"]))]
+        return [_ranking_or_refusal(entry) for entry in _list_in(answer, "answers", len(body["requests"]))]
 
     return Call("POST", "/rank/batch", read, body, timeout_ms=timeout_ms, deadline_in="body")
 
@@ -267,7 +267,7 @@ def embed(texts: Sequence[str], *, timeout_ms: int | None = None) -> Call["NDArr
 def _vectors(count: int, answer: Any) -> "NDArray[np.float32]":
     import numpy as np
 
-    rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in _listed(answer, "data", count)]
+    rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in _list_in(answer, "data", count)]
     return np.stack(rows).astype(np.float32, copy=False)
 
 

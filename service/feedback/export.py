@@ -226,8 +226,8 @@ def _negatives(use: Use, outcome: Outcome, replies: Replies, tally: ExportTally)
 
 
 def _leave_out(table: sqlite3.Connection, condition: str, why: str, tally: ExportTally, side: str = "none") -> None:
-    counted = f"SELECT count(*) FROM examples WHERE ranking IN (SELECT rowid FROM reads WHERE {condition})"
-    [[examples]] = table.execute(counted)
+    select = f"SELECT count(*) FROM examples WHERE ranking IN (SELECT rowid FROM reads WHERE {condition})"
+    [[examples]] = table.execute(select)
     tally.left_out[why] += examples
     table.execute(f"UPDATE reads SET side = ? WHERE rowid IN (SELECT rowid FROM reads WHERE {condition})", (side,))
 

@@ -150,10 +150,10 @@ class Feedback:
 
         Nothing is read or redacted here, and nothing waits.
         """
-        read = None if self._redaction is None else newest(talk)
-        texts = () if read is None else (*read.persona, *(turn.text for turn in read.turns))
+        recent = None if self._redaction is None else newest(talk)
+        texts = () if recent is None else (*recent.persona, *(turn.text for turn in recent.turns))
         size = len(answer) + sum(map(len, texts))
-        return self._log.record(partial(self._ranking, entry, answer, read, side, replaced), size)
+        return self._log.record(partial(self._ranking, entry, answer, recent, side, replaced), size)
 
     def _ranking(
         self, entry: ToRecord, answer: bytes, talk: Conversation | None, side: Side | None, replaced: str | None

@@ -70,14 +70,14 @@ _TIMES_SPELT = 2  # `%2540` is `%40`, and that is `@`
 
 
 def _sign(spelt: re.Match[str]) -> str:
-    written = spelt[0]
-    if "&" in written:
-        sign = html.unescape(written)
-    elif "%" in written:
-        sign = unquote(written)
+    spelling = spelt[0]
+    if "&" in spelling:
+        sign = html.unescape(spelling)
+    elif "%" in spelling:
+        sign = unquote(spelling)
     else:
-        sign = "@" if "a" in written.lower() else "."
-    return sign if len(sign) == 1 else written
+        sign = "@" if "a" in spelling.lower() else "."
+    return sign if len(sign) == 1 else spelling
 
 
 def _copied(text: str) -> str:
@@ -92,14 +92,14 @@ def _places(text: str) -> list[int]:
     """Return where each letter of the copy begins in the text, and the end of the text."""
     copy, places = _translated(text, range(len(text) + 1))
     for _ in range(_TIMES_SPELT):
-        read, starts, end = [""][:0], [0][:0], 0
+        pieces, starts, end = [""][:0], [0][:0], 0
         for spelt in _SPELT.finditer(copy):
             begin, sign = spelt.start(), _sign(spelt)
             if sign != spelt[0]:
-                read += copy[end:begin], sign
+                pieces += copy[end:begin], sign
                 starts += places[end : begin + 1]
                 end = spelt.end()
-        copy, places = _translated("".join([*read, copy[end:]]), [*starts, *places[end:]])
+        copy, places = _translated("".join([*pieces, copy[end:]]), [*starts, *places[end:]])
     return places
 
 
@@ -157,26 +157,26 @@ class Redaction:
 
     def beginning(self, text: str) -> str:
         """Return what may be recorded of a reply: its first characters; raises RedactionFailed."""
-        read = text[: 2 * REPLY_CHARACTERS]
-        until = len(text) if read == text else len(read) - _BESIDE_A_CUT
-        return self._more_redacted(redacted(read, until=until))[:REPLY_CHARACTERS]
+        part = text[: 2 * REPLY_CHARACTERS]
+        until = len(text) if part == text else len(part) - _BESIDE_A_CUT
+        return self._more_redacted(redacted(part, until=until))[:REPLY_CHARACTERS]
 
     def end(self, text: str) -> str:
         """Return what may be recorded of a turn: its last characters; raises RedactionFailed."""
-        read = text[-2 * MOST_CHARACTERS :]
-        since = 0 if read == text else _BESIDE_A_CUT
-        return self._more_redacted(redacted(read, since=since))[-MOST_CHARACTERS:]
+        part = text[-2 * MOST_CHARACTERS :]
+        since = 0 if part == text else _BESIDE_A_CUT
+        return self._more_redacted(redacted(part, since=since))[-MOST_CHARACTERS:]
 
     def _more_redacted(self, text: str) -> str:
         if self._more is None:
             return text
         try:
-            left = self._more(text)
+            rest = self._more(text)
         except Exception as error:
             raise RedactionFailed(f"it raised {type(error).__name__}") from error
-        if not isinstance(left, str):
-            raise RedactionFailed(f"it returned {type(left).__name__}, not a text")
-        return left
+        if not isinstance(rest, str):
+            raise RedactionFailed(f"it returned {type(rest).__name__}, not a text")
+        return rest
 
 
 def redacted(text: str, since: int = 0, until: int | None = None) -> str:

@@ -212,8 +212,8 @@ class _Stages:
     def _require_as_recorded(self, name: str) -> None:
         """Refuse to go on from files that are not those that an earlier stage has left."""
         for stage in {"train": ["collect"], "gate": ["collect", "train"], "build": ["collect", "train"]}.get(name, []):
-            recorded = self._run.stages[stage].outputs
-            if changed := [file for file, digest in self._digests(*recorded).items() if digest != recorded[file]]:
+            outputs = self._run.stages[stage].outputs
+            if changed := [file for file, digest in self._digests(*outputs).items() if digest != outputs[file]]:
                 path = self._folder / changed[0]
                 raise LoopFailed(f"{path} is not what stage {stage} has left; end the run with polyrank loop abort")
 

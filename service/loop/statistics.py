@@ -103,25 +103,25 @@ def judged(sets: Mapping[str, Comparison]) -> tuple[Verdict, str]:
     for name, own in sets.items():
         for where, loss in own.lost.items():
             return "refused", f"on {name} it loses {loss:.3f} where {where}"
-    for what, each in _named({name: own for name, own in sets.items() if own.conversations >= FEWEST_CONVERSATIONS}):
+    for what, each in _pairs({name: own for name, own in sets.items() if own.conversations >= FEWEST_CONVERSATIONS}):
         if each.high < 0:
             return "refused", f"it is worse: {what} {each}"
     small = {name: f"too small: {lack}" for name, own in sets.items() if (lack := _lack(own))}
     for name, lack in small.items():
         if name != LATELY or len(sets) == 1:
             return "not enough evidence", f"{name} is {lack}"
-    named = _named({name: own for name, own in sets.items() if name not in small})
-    for what, each in named:
+    pairs = _pairs({name: own for name, own in sets.items() if name not in small})
+    for what, each in pairs:
         if each.low <= -MARGIN:
             return "refused", f"it may lose too much: {what} {each}"
-    what, best = max(named, key=lambda pair: pair[1].sure)
+    what, best = max(pairs, key=lambda pair: pair[1].sure)
     notes = "".join(f"; {name} did not count, it is {lack}" for name, lack in small.items())
     if best.sure > 0:
         return "passed", f"{what} {best}{notes}"
     return "not enough evidence" if small else "refused", f"no figure is surely better: {what} {best}{notes}"
 
 
-def _named(sets: Mapping[str, Comparison]) -> list[tuple[str, Difference]]:
+def _pairs(sets: Mapping[str, Comparison]) -> list[tuple[str, Difference]]:
     return [(f"{figure} on {name}", each) for name, own in sets.items() for figure, each in own.figures.items()]
 
 

@@ -112,9 +112,9 @@ class Replicas:
 
     def _start(self, part: str) -> None:
         for number in range(len(self._parts.get(part, ())), self._number):
-            started = _State(self._shards.start(part, number), number)
+            state = _State(self._shards.start(part, number), number)
             with self._changing:
-                self._parts.setdefault(part, []).append(started)
+                self._parts.setdefault(part, []).append(state)
         self._update_choice()
 
     def _keep_only(self, parts: Collection[str]) -> None:

@@ -78,7 +78,7 @@ def _get(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     filter_ = None if arguments.filter is None else json_object("--filter", arguments.filter)
     with service_of(arguments) as service:
-        candidates = _listed(service, filter_, arguments.limit)
+        candidates = _stored(service, filter_, arguments.limit)
         if arguments.json:
             print_json({"candidates": list(candidates)})
             return 0
@@ -87,7 +87,7 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _listed(service: "Client", filter_: dict[str, Any] | None, limit: int | None) -> Iterator[dict[str, Any]]:
+def _stored(service: "Client", filter_: dict[str, Any] | None, limit: int | None) -> Iterator[dict[str, Any]]:
     from polyrank.service.client import calls
 
     after, left = None, limit
@@ -168,8 +168,8 @@ def _sync(arguments: argparse.Namespace) -> int:
     with service_of(arguments) as service, Progress("candidates") as progress, closing(sqlite3.connect("")) as table:
         table.executescript(_COMPARISON)
         in_files = _keep_rows(table, arguments, progress)
-        for at, stored in enumerate(_listed(service, None, None), 1):
-            cursor = table.execute("UPDATE pool SET stored = ? WHERE id = ?", (_compared(stored), stored["id"]))
+        for at, stored in enumerate(_stored(service, None, None), 1):
+            cursor = table.execute("UPDATE pool SET stored = ? WHERE id = ?", (_comparable(stored), stored["id"]))
             if not cursor.rowcount:
                 table.execute("INSERT OR IGNORE INTO gone VALUES (?)", (stored["id"],))
             progress("compare", at, None)
@@ -181,7 +181,7 @@ def _sync(arguments: argparse.Namespace) -> int:
         [changed] = values("count(*) FROM pool WHERE stored != row")
         [gone] = values("count(*) FROM gone")
         facts = {"added": new, "changed": changed, "deleted": gone, "unchanged": in_files - new - changed}
-        counted = f"{new} added, {changed} changed, {gone} deleted, {facts['unchanged']} unchanged"
+        summary = f"{new} added, {changed} changed, {gone} deleted, {facts['unchanged']} unchanged"
         if arguments.dry_run:
             if not arguments.json:
                 for verb, which in (
@@ -191,7 +191,7 @@ def _sync(arguments: argparse.Namespace) -> int:
                 ):
                     for candidate_id in values(f"id FROM {which}"):
                         print(harmless(f"{verb} {candidate_id}"))
-            print_result(arguments, facts, f"a dry run, nothing was changed; it would be: {counted}")
+            print_result(arguments, facts, f"a dry run, nothing was changed; it would be: {summary}")
             return 0
         revision, put, removed = None, 0, 0
         # What is new comes first, so that no moment lacks both a reply and the one that takes its place.
@@ -202,7 +202,7 @@ def _sync(arguments: argparse.Namespace) -> int:
         for ids in _batches(values("id FROM gone ORDER BY id"), service):
             removed, revision = removed + len(ids), service.delete(ids).revision
             progress("delete", removed, gone)
-    line = counted if revision is None else f"{counted}; revision {revision}"
+    line = summary if revision is None else f"{summary}; revision {revision}"
     print_result(arguments, {**facts, "revision": revision}, line)
     return 0
 
@@ -218,8 +218,8 @@ def _keep_rows(table: sqlite3.Connection, arguments: argparse.Namespace, progres
     count = 0
     for row in read_pool(arguments.pool, encoding=arguments.encoding, columns=arguments.columns):
         if isinstance(row, Candidate):
-            compared = _compared({"id": row.id, "text": row.text, "metadata": row.metadata})
-            table.execute("INSERT INTO pool (id, row) VALUES (?, ?)", (row.id, compared))
+            comparable = _comparable({"id": row.id, "text": row.text, "metadata": row.metadata})
+            table.execute("INSERT INTO pool (id, row) VALUES (?, ?)", (row.id, comparable))
             count += 1
             progress("read", count, None)
         elif row.is_bad:
@@ -232,5 +232,5 @@ def _keep_rows(table: sqlite3.Connection, arguments: argparse.Namespace, progres
     return count
 
 
-def _compared(candidate: dict[str, Any]) -> str:
+def _comparable(candidate: dict[str, Any]) -> str:
     return json.dumps({name: candidate[name] for name in ("id", "text", "metadata")}, sort_keys=True)

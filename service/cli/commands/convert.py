@@ -162,17 +162,17 @@ def _lines(tally: "Converted") -> list[str]:
     if (more := len(tally.left_out) - _SHOWN) > 0:
         lines.append(f"… and {more} more reasons; see rejected.jsonl")
     if tally.unread:
-        shown = [f"{place} ({n}, first: {tally.first[place]})" for place, n in tally.unread.most_common(_SHOWN)]
+        fields = [f"{place} ({n}, first: {tally.first[place]})" for place, n in tally.unread.most_common(_SHOWN)]
         more = len(tally.unread) - _SHOWN
         lines.append(
-            f"not read: {', '.join(shown)}" + (f" and {more} more fields, which --json names" if more > 0 else "")
+            f"not read: {', '.join(fields)}" + (f" and {more} more fields, which --json names" if more > 0 else "")
         )
     return lines + (tally.fields.lines() if tally.candidates and not tally.examples else [])
 
 
 def _columns(text: str) -> dict[str, str]:
     pairs = [each.partition("=") for each in text.split(",")]
-    named = {part.strip(): column.strip() for part, _, column in pairs}
-    if wrong := [part for part, column in named.items() if not part or not column]:
+    columns = {part.strip(): column.strip() for part, _, column in pairs}
+    if wrong := [part for part, column in columns.items() if not part or not column]:
         raise argparse.ArgumentTypeError(f"{wrong[0]!r} must be a key of a map, with = and a column")
-    return named
+    return columns

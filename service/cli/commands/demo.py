@@ -46,18 +46,18 @@ def run(arguments: argparse.Namespace) -> int:
 
         settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER, "drain_delay_s": 0.0})
         _build(pool, arguments)
-        ranked = from_store(STORE, EXAMPLE, {"top_k": 5})
+        answer = from_store(STORE, EXAMPLE, {"top_k": 5})
     print("\n".join(f"  {'customer' if at % 2 == 0 else 'agent'}: {turn}" for at, turn in enumerate(EXAMPLE)))
-    print_results(ranked)
+    print_results(answer)
     if arguments.once:
         with Progress(""):
             figures = measure(MODEL, conversations).as_object()
-        reached = figures["recall@1"]
-        print(f"R@1/20 over {figures['examples']} sample conversations: {reached:.3f} (floor {FLOOR:.2f})")
-        if reached < FLOOR:
+        recall = figures["recall@1"]
+        print(f"R@1/20 over {figures['examples']} sample conversations: {recall:.3f} (floor {FLOOR:.2f})")
+        if recall < FLOOR:
             why = "the sample is ranked worse than it was measured; is the model the right one?"
             print(f"polyrank: {why}", file=sys.stderr)
-        return int(reached < FLOOR)
+        return int(recall < FLOOR)
     # As every shell finds it, also one in which no environment is active.
     script, url = Path(sys.executable).with_name("polyrank"), f"http://{settings.host}:{settings.port}"
     polyrank = shlex.join([str(script)] if script.is_file() else [sys.executable, "-m", "polyrank.service.cli"])
@@ -100,11 +100,11 @@ def _active(ranker: "VectorRanker", pool: Path) -> str | None:
         current = store.current()
         if current is None:
             return None
-        opened = store.open(current)
+        generation = store.open(current)
     except GenerationError:
         return None
-    candidates = opened.candidates.rows(range(len(opened.candidates)))
-    opened.close()
-    manifest = opened.manifest
+    candidates = generation.candidates.rows(range(len(generation.candidates)))
+    generation.close()
+    manifest = generation.manifest
     encoded = manifest.model.fingerprint, manifest.backend, manifest.precision, candidates
     return current if encoded == (ranker.fingerprint, ranker.backend, ranker.precision, sample) else None

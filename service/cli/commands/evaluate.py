@@ -62,8 +62,8 @@ def add_to(commands: Any) -> None:
         metavar="N",
         help=f"how many texts it reads for each context; default: {_TOP_N}",
     )
-    drawn = f"candidates of an example that lists none; 0: leave it out; default: {_DRAWN} if no example lists any"
-    add("--draw", type=Within(Bounds(0, 1000)), metavar="N", help=drawn)
+    draw_help = f"candidates of an example that lists none; 0: leave it out; default: {_DRAWN} if no example lists any"
+    add("--draw", type=Within(Bounds(0, 1000)), metavar="N", help=draw_help)
     add("--seed", type=Within(ANY_SEED), metavar="N", help="of that draw; default: 0")
     add_runner_options(parser, "torch, the reference", "float32, the reference")
     add("--limit", type=Within(ANY_COUNT), metavar="N", help="only the first N examples, or judged queries")
@@ -122,8 +122,8 @@ def _check(arguments: argparse.Namespace) -> None:
         (draws and bool(arguments.pool or arguments.corpus), "--draw and --seed go with --data alone"),
         (arguments.draw == 1, "--draw must be 0, or 2 to 1000"),
     ]
-    for refused, message in refusals:
-        if refused:
+    for is_wrong, message in refusals:
+        if is_wrong:
             raise UsageError(message)
     inputs = (arguments.data, arguments.corpus, arguments.queries, arguments.qrels, *(arguments.pool or ()))
     for option, file in (("--output", arguments.output), ("--report", arguments.report)):
@@ -183,15 +183,15 @@ def _evaluated(
     from polyrank.service.cli.figures import EvaluationReport, ModelFigures
 
     rankers = [task.load(name) for name in names]  # all of them, before the long work begins
-    called = [ranker.name for ranker in rankers]
-    shown = called if len({*called}) == len(called) else names  # of two directories the last part may be the same
-    measured, outcomes = [], []
-    for name, ranker in zip(shown, rankers, strict=True):
+    titles = [ranker.name for ranker in rankers]
+    labels = titles if len({*titles}) == len(titles) else names  # of two directories the last part may be the same
+    figures, outcomes = [], []
+    for name, ranker in zip(labels, rankers, strict=True):
         began = time.perf_counter()
         with Progress("examples") if progress is None else nullcontext(progress) as shown_on:
             outcome = task.measure(ranker, shown_on)
-        measured.append(ModelFigures(name, outcome.values, round(time.perf_counter() - began, 3), outcome.tied_first))
+        figures.append(ModelFigures(name, outcome.values, round(time.perf_counter() - began, 3), outcome.tied_first))
         if outcome.tied_first > _MANY_TIES:
             print(f"{name}: in {outcome.tied_first:.0%} of the examples {_TIES}", file=sys.stderr)
         outcomes.append(outcome)
-    return EvaluationReport(measured, task.groups, task.unit, task.described), outcomes
+    return EvaluationReport(figures, task.groups, task.unit, task.described), outcomes

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         ended = run_loop(config, lambda line: print(line, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the same command goes on; a trial ends in three minutes") from None
-    print_result(arguments, _facts(ended, is_at_work=False), _ended(ended))
+    print_result(arguments, _facts(ended, is_at_work=False), _verdict_line(ended))
     return 0
 
 
@@ -75,13 +75,13 @@ def _status(arguments: argparse.Namespace) -> int:
     lines = [f"run {run.id}, to replace generation {run.live}"]
     lines += [f"  {name:<8} {stage.said}" for name, stage in run.stages.items()]
     if run.verdict is not None:
-        lines.append(_ended(run))
+        lines.append(_verdict_line(run))
     else:
         goes_on = "at work" if is_at_work else "nobody is at work; polyrank loop run goes on with it"
         lines += [f"  {run.stage:<8} {goes_on}"] + ([f"           {run.waits}"] if run.waits else [])
     judged = next(runs.judged(), None)
     if judged is not None and judged.id != run.id:
-        lines.append(f"last verdict on a model, of run {judged.id}: {_ended(judged)}")
+        lines.append(f"last verdict on a model, of run {judged.id}: {_verdict_line(judged)}")
     last = judged and {"run": judged.id, "verdict": judged.verdict, "why": judged.why}
     print_result(arguments, {**_facts(run, is_at_work), "judged": last}, *lines)
     return 0
@@ -95,7 +95,7 @@ def _abort(arguments: argparse.Namespace) -> int:
     if run is None:
         print_result(arguments, {"run": None}, f"{store}: no run is under way")
     else:
-        print_result(arguments, _facts(run, is_at_work=False), _ended(run))
+        print_result(arguments, _facts(run, is_at_work=False), _verdict_line(run))
     return 0
 
 
@@ -103,5 +103,5 @@ def _facts(run: "Run", is_at_work: bool) -> dict[str, Any]:
     return {"run": run.id, **asdict(run), "stage": run.stage, "new": run.new, "at_work": is_at_work}
 
 
-def _ended(run: "Run") -> str:
+def _verdict_line(run: "Run") -> str:
     return f"{run.verdict}: {run.why}"

@@ -221,8 +221,8 @@ def from_store(
         with of_flag("--reranker "):
             require_pair_scorer(reranker)
     store = GenerationStore(root)
-    parts, refused = store.open_to_serve()
-    for which, why in refused:
+    parts, refusals = store.open_to_serve()
+    for which, why in refusals:
         print(f"{which} was passed over: {why}", file=sys.stderr)
     import asyncio
 
@@ -263,13 +263,13 @@ def from_store(
     async def answered() -> dict[str, Any]:
         outcome = await Engine(runtime).rank(serving, request, Journey(deadline))
         cut = with_unread(outcome.truncation, body, request.conversation)
-        ranked = answer_of(serving, replace(outcome, truncation=cut))
-        if explain and ranked["results"]:
-            explain_body = ExplainIn.model_validate(to_explain(turns, ranked, crossed=reranker is not None))
+        answer = answer_of(serving, replace(outcome, truncation=cut))
+        if explain and answer["results"]:
+            explain_body = ExplainIn.model_validate(to_explain(turns, answer, crossed=reranker is not None))
             todo = explaining.to_request(explain_body, settings)
-            explained = await explain_scores(runtime, serving, todo, Journey(deadline))
-            ranked["explanation"] = explaining.answer_of(serving, explained, explain_body, todo.ranking.conversation)
-        return ranked
+            explanation = await explain_scores(runtime, serving, todo, Journey(deadline))
+            answer["explanation"] = explaining.answer_of(serving, explanation, explain_body, todo.ranking.conversation)
+        return answer
 
     try:
         return asyncio.run(answered())

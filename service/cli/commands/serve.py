@@ -48,10 +48,10 @@ def add_to(commands: Any) -> None:
 def _add_flags(parser: CommandParser) -> None:
     from polyrank.service.settings import Settings, bounds_of
 
-    for name, shown in FLAGS.items():
+    for name, metavar in FLAGS.items():
         field, flag = Settings.model_fields[name], "redis" if name == "redis_url" else name
         hint, means = without_none(field.annotation), field.description or ""
-        option = Option(flag, name, field.default, hint, means, bounds_of(name), {"metavar": shown})
+        option = Option(flag, name, field.default, hint, means, bounds_of(name), {"metavar": metavar})
         add_options_of(parser.add_argument, [option])
 
 

@@ -40,8 +40,8 @@ def add_to(commands: Any) -> None:
 
     listing = add("list", _list, "the generations, oldest first")
     verify = add("verify", _verify, "check every byte of one, or of all")
-    for shown in (listing, verify):
-        shown.add_argument("--report", type=Path, metavar="F", help="write a page with recall against time, .html")
+    for action in (listing, verify):
+        action.add_argument("--report", type=Path, metavar="F", help="write a page with recall against time, .html")
     verify.add_argument("generation", nargs="?", help="its id; default: all")
     activate = add("activate", _activate, "make a generation the active one")
     activate.add_argument("generation", help="its id")

@@ -156,10 +156,10 @@ def _finish(
     if config.evidence is not None and not arguments.only_calibration:
         _say_evidence(progress, config.training["evidence"]["recall_at_1"], config.evidence)
     if config.calibration is not None:
-        fitted, facts = config.calibration, config.training["calibration"]
+        calibration, facts = config.calibration, config.training["calibration"]
         progress.say(
-            f"relevance: sigmoid({fitted.slope:.4g} * score {fitted.intercept:+.4g}), "
-            f"if {fitted.prior:g} of the texts are right; "
+            f"relevance: sigmoid({calibration.slope:.4g} * score {calibration.intercept:+.4g}), "
+            f"if {calibration.prior:g} of the texts are right; "
             f"at 0.5 or above are {facts['right_above_half']:.3f} of the right replies and "
             f"{facts['wrong_above_half']:.4f} of the wrong ones, over {facts['lists']} lists"
         )
@@ -168,9 +168,9 @@ def _finish(
         from polyrank.service.cli.commands.evaluate import measure
 
         progress(f"reading {arguments.valid.name}", 0, None)
-        measured = measure(str(arguments.output), arguments.valid, progress)
-        figures = measured.as_object()
-        lines.append(measured.as_text())
+        report = measure(str(arguments.output), arguments.valid, progress)
+        figures = report.as_object()
+        lines.append(report.as_text())
     card = None if figures is None else {**figures, "data": arguments.valid.name}
     write_atomically(
         arguments.output / CARD_FILE, checkpoint_card(config, arguments.output.resolve().name, card).encode()
