@@ -181,9 +181,9 @@ def making_once(directory: Path) -> Iterator[Path | None]:
 
 def usual_cache() -> Path:
     """Return where this user's caches are by default: below $XDG_CACHE_HOME, or ~/.cache."""
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    directory = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        return (Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache") / "polyrank"
+        return (Path(directory) if os.path.isabs(directory) else Path.home() / ".cache") / "polyrank"
     except RuntimeError:  # a user without a home
         return Path(gettempdir()) / f"polyrank-{os.geteuid()}"
 
@@ -194,14 +194,14 @@ def is_free(directory: Path) -> bool:
 
 
 def _move(inside: Path, directory: Path, last: str) -> None:
-    moved: list[Path] = []
+    targets: list[Path] = []
     try:
         for path in sorted(inside.iterdir(), key=lambda path: path.name == last):
-            moved.append(directory / path.name)
-            rename_durably(path, moved[-1])
+            targets.append(directory / path.name)
+            rename_durably(path, targets[-1])
         inside.rmdir()
     except BaseException:
-        for path in moved:
+        for path in targets:
             shutil.rmtree(path, ignore_errors=True)
             with suppress(OSError):
                 path.unlink()

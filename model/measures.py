@@ -195,14 +195,14 @@ def resampled_means(values: NDArray[np.float64], groups: NDArray[np.int64], seed
     np.add.at(sums, groups, np.column_stack([values, np.ones(len(values))]))
     rng = np.random.default_rng(seed)
     at_once = max(1, _DRAWN_AT_ONCE // n)
-    drawn = [_draw_counts(rng, min(at_once, RESAMPLES - start), n) @ sums for start in range(0, RESAMPLES, at_once)]
-    totals = np.concatenate(drawn)
+    draws = [_draw_counts(rng, min(at_once, RESAMPLES - start), n) @ sums for start in range(0, RESAMPLES, at_once)]
+    totals = np.concatenate(draws)
     means: NDArray[np.float64] = totals[:, :-1] / totals[:, -1:]
     return means
 
 
 def _draw_counts(rng: np.random.Generator, resamples: int, n: int) -> NDArray[np.float64]:
     """Count how often each of n was drawn in n draws, (resamples, n)."""
-    drawn = rng.integers(0, n, (resamples, n), dtype=np.int32)
-    drawn += n * np.arange(resamples, dtype=np.int32)[:, None]  # one count for all rows
-    return np.bincount(drawn.ravel(), minlength=resamples * n).reshape(resamples, n).astype(np.float64)
+    draws = rng.integers(0, n, (resamples, n), dtype=np.int32)
+    draws += n * np.arange(resamples, dtype=np.int32)[:, None]  # one count for all rows
+    return np.bincount(draws.ravel(), minlength=resamples * n).reshape(resamples, n).astype(np.float64)

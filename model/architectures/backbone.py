@@ -157,9 +157,9 @@ def backbone_config(path: Path, raw: Mapping[str, Any]) -> "PretrainedConfig":
         config: PretrainedConfig = kind.from_dict({name: raw[name] for name in raw if name not in _LEFT_OUT})
     except Exception as error:  # transformers raises anything from KeyError to its own types
         raise CheckpointInvalid(f"{path} cannot be used: {_one_line(error)}") from error
-    lacking = [name for name in _NEEDED if not isinstance(getattr(config, name, None), int)]
-    if lacking:
-        raise CheckpointInvalid(f"{path} describes no text encoder: a {config.model_type} has no {lacking[0]}")
+    missing = [name for name in _NEEDED if not isinstance(getattr(config, name, None), int)]
+    if missing:
+        raise CheckpointInvalid(f"{path} describes no text encoder: a {config.model_type} has no {missing[0]}")
     return config
 
 
@@ -207,9 +207,9 @@ def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source:
     Published files name tensors with or without the model's prefix ("bert."); their heads are left out. Raises
     CheckpointInvalid where a tensor of the backbone is missing or has another shape.
     """
-    named = {name.removeprefix(backbone.prefix): tensor for name, tensor in weights.items()}
+    tensors = {name.removeprefix(backbone.prefix): tensor for name, tensor in weights.items()}
     try:
-        missing, _ = backbone.transformer.load_state_dict(named, strict=False)
+        missing, _ = backbone.transformer.load_state_dict(tensors, strict=False)
     except RuntimeError as error:
         raise CheckpointInvalid(f"the weights of {source} do not fit its config") from error
     if missing:
@@ -222,8 +222,8 @@ def _transformer(config: "PretrainedConfig", most_parameters: int | None, kind: 
     try:
         with _bounded(most_parameters):
             # None overrides what config.json asks for, which may be code of a hub: transformers takes its own.
-            called = {"attn_implementation": None, "experts_implementation": None}
-            return (kind or AutoModel).from_config(config, **called, trust_remote_code=False)
+            implementations = {"attn_implementation": None, "experts_implementation": None}
+            return (kind or AutoModel).from_config(config, **implementations, trust_remote_code=False)
     except CheckpointInvalid:
         raise
     except Exception as error:  # sizes that do not fit each other raise torch's or transformers' own errors
@@ -326,8 +326,8 @@ class Layer(nn.Module):
 
     def fed(self, states: Tensor) -> Tensor:
         """Run the feed-forward network, with its own residual connection and norm."""
-        fed: Tensor = self.last_norm(self.down(self._activation(self.up(states))) + states)
-        return fed
+        outputs: Tensor = self.last_norm(self.down(self._activation(self.up(states))) + states)
+        return outputs
 
     def split(self, states: Tensor) -> Tensor:
         """Cut states (..., D) into heads, (..., H, D / H)."""

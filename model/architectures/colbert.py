@@ -88,9 +88,9 @@ class ColbertEncoder(VectorEncoder):
         width = batch.ids.shape[1]  # a back-end may have padded further
         rows = outputs[0][:, :width]
         lengths = batch.mask.sum(dim=1, keepdim=True).clamp(min=config.block(ColbertConfig).query_tokens)
-        counted = torch.arange(width, device=rows.device) < lengths
-        first = one_vector_each(unit_length(masked_mean(rows, counted)) * config.score_scale)
-        return ContextState(first, rows, counted)
+        mask = torch.arange(width, device=rows.device) < lengths
+        first = one_vector_each(unit_length(masked_mean(rows, mask)) * config.score_scale)
+        return ContextState(first, rows, mask)
 
     @classmethod
     def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> CandidateState:
@@ -116,7 +116,7 @@ class ColbertEncoder(VectorEncoder):
 
     def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context by MaxSim, (B, N)."""
-        means = [max_sim(rows[counted], candidates) for rows, counted in zip(*contexts.rows, strict=True)]
+        means = [max_sim(rows[mask], candidates) for rows, mask in zip(*contexts.rows, strict=True)]
         return torch.stack(means) * self.config.score_scale
 
     @classmethod

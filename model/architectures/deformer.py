@@ -154,7 +154,7 @@ class DeformerEncoder(VectorEncoder):
 
     def _read(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return h of every context and candidate, (B, N, D)."""
-        read = []
+        features = []
         for rows, mask in zip(*contexts.rows, strict=True):
             own = rows[mask].float()
             outputs = []
@@ -165,8 +165,8 @@ class DeformerEncoder(VectorEncoder):
                     outputs.append(checkpoint(self._first_outputs, own, some, present, use_reentrant=False))
                 else:
                     outputs.append(self._first_outputs(own, some, present))
-            read.append(torch.cat(outputs))
-        return torch.stack(read)
+            features.append(torch.cat(outputs))
+        return torch.stack(features)
 
     def upper_outputs(self, context: Tensor, candidates: Tensor, present: Tensor) -> list[Tensor]:
         """Return the outputs of each upper layer, (N, T + K, D), for a context (T, D) beside candidates (N, K, D).
@@ -228,22 +228,22 @@ class StateTeacher:
         device = states[0].first.vectors.device
         teacher, pad_id = self._teacher, self._teacher.context.pad_id
         with torch.no_grad():
-            read = teacher.context_batch(teacher.config, contexts, pad_id)
-            beside = teacher.candidate_batch(teacher.config, candidates, pad_id)
-            shown = (
-                teacher.encode_contexts(TensorBatch.of(read, device)),
-                teacher.encode_candidates(TensorBatch.of(beside, device)),
+            context_batch = teacher.context_batch(teacher.config, contexts, pad_id)
+            candidate_batch = teacher.candidate_batch(teacher.config, candidates, pad_id)
+            teacher_states = (
+                teacher.encode_contexts(TensorBatch.of(context_batch, device)),
+                teacher.encode_candidates(TensorBatch.of(candidate_batch, device)),
             )
         losses = []
         for row, column in listed:
             t, k = len(contexts[row]), len(candidates[column])
             ours = _upper(self._student, states, row, t, column, k)
             with torch.no_grad():
-                theirs = _upper(teacher, shown, row, t, column, k)[-len(ours) :]
+                theirs = _upper(teacher, teacher_states, row, t, column, k)[-len(ours) :]
             pairs = list(zip(ours, theirs, strict=True))
-            last, shown_last = pairs[-1]
+            last, teacher_last = pairs[-1]
             all_tokens = torch.stack([F.mse_loss(own, other) for own, other in pairs]).mean()
-            losses.append(all_tokens + F.mse_loss(last[:, 0], shown_last[:, 0]))
+            losses.append(all_tokens + F.mse_loss(last[:, 0], teacher_last[:, 0]))
         return torch.stack(losses).mean()
 
 

@@ -193,8 +193,8 @@ class MixEncoder(VectorEncoder):
         projected, mask = contexts.rows
         pairs = torch.split(projected.float(), self.context.dim, dim=-1)
         own_rows, _ = candidates.rows
-        begun = own_rows.float().expand(len(mask), *own_rows.shape)
-        rows, block = begun, self.config.block(MixConfig)  # E, (B, N, K, D)
+        first_rows = own_rows.float().expand(len(mask), *own_rows.shape)
+        rows, block = first_rows, self.config.block(MixConfig)  # E, (B, N, K, D)
         h = torch.zeros_like(rows[:, :, 0])  # H, (B, N, D)
         for place, layer in enumerate(self.interactions):
             keys, values = pairs[2 * place : 2 * place + 2]
@@ -203,10 +203,10 @@ class MixEncoder(VectorEncoder):
             if place < _updates(block):
                 rows = layer.mix(rows, keys, values, mask)
             if block.without != "H":
-                read = layer.read(mean, keys, values, mask)
-                gate = torch.sigmoid(self.gate(torch.cat([mean, read, h], dim=-1)))
-                h = layer.fed(layer.norm(gate * read + (1 - gate) * h))
-        e = (begun if block.without == "E" else rows).mean(dim=2)
+                reading = layer.read(mean, keys, values, mask)
+                gate = torch.sigmoid(self.gate(torch.cat([mean, reading, h], dim=-1)))
+                h = layer.fed(layer.norm(gate * reading + (1 - gate) * h))
+        e = (first_rows if block.without == "E" else rows).mean(dim=2)
         if block.without == "H":
             h = (contexts.first.vectors / self.config.score_scale).expand_as(e)
         return e, h
@@ -236,8 +236,8 @@ class Interaction(Layer):
         weights = torch.cat([self._logits(query, keys, mask), own], dim=-1) * query.shape[-1] ** -0.5
         weights = weights.softmax(dim=-1)
         beside = torch.einsum("bnhkl,bnlhd->bnkhd", weights[..., keys.shape[1] :], self.split(self.value(rows)))
-        joined = (self._weighted(weights[..., : keys.shape[1]], values) + beside).flatten(-2)
-        return self.fed(self.norm(self.output(joined) + rows))
+        heads = (self._weighted(weights[..., : keys.shape[1]], values) + beside).flatten(-2)
+        return self.fed(self.norm(self.output(heads) + rows))
 
     def read(self, mean: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Return what the mean rows (B, N, D) find in the context: `W_O softmax(Q* K / sqrt(D / H)) V`, (B, N, D)."""

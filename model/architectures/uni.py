@@ -90,10 +90,10 @@ class UniEncoder(PairEncoder):
             owners = [*range(len(pairs.owners))]
             pairs = Pairs([pairs.contexts[owner] for owner in pairs.owners], pairs.candidates, owners, pairs.prefix)
         device, pad_id = next(self.parameters()).device, self.encoder.pad_id
-        read, by_context = pad(pairs.contexts, pad_id), pairs.by_context()
+        batch, by_context = pad(pairs.contexts, pad_id), pairs.by_context()
         for row, places in enumerate(left_out):
-            read.mask[row, list(places)] = False
-        contexts = TensorBatch.of(read, device)
+            batch.mask[row, list(places)] = False
+        contexts = TensorBatch.of(batch, device)
         count = max(map(len, by_context.values()))
         ids, begins, rows = list[list[int]](), list[int](), list[tuple[int, int]]()
         for owner, context in enumerate(pairs.contexts):
@@ -101,16 +101,16 @@ class UniEncoder(PairEncoder):
             rows += ((position, len(ids) + at) for at, position in enumerate(few))
             ids += [pairs.candidates[position][pairs.prefix :] for position in few] + [[]] * (count - len(few))
             begins += [len(context)] * count
-        own, mask, placed = (torch.from_numpy(field).to(device) for field in behind(ids, begins, pad_id))
-        states = self.candidate_states(BesideTensors(own, mask, placed, self.memory(contexts), contexts.mask))
+        own, mask, own_places = (torch.from_numpy(field).to(device) for field in behind(ids, begins, pad_id))
+        states = self.candidate_states(BesideTensors(own, mask, own_places, self.memory(contexts), contexts.mask))
         scores = self.head_scores(states, mask)
         return scores[torch.tensor([row for _, row in sorted(rows)], device=device)]
 
     def head_scores(self, states: Tensor, mask: Tensor) -> Tensor:
         """Return the score of each candidate, (N,) float32, from its last states (N, K, D) and their mask (N, K)."""
         assert self.head is not None, "it has its own"
-        read = states[:, 0].float() if self._options.state == "first" else masked_mean(states, mask)
-        scores: Tensor = self.head(read)
+        state = states[:, 0].float() if self._options.state == "first" else masked_mean(states, mask)
+        scores: Tensor = self.head(state)
         return scores[:, 0]
 
     def memory(self, batch: TensorBatch) -> Tensor:
@@ -218,7 +218,7 @@ def _of_contexts(states: Tensor, contexts: Tensor) -> Tensor:
 
 def _fed(layer: Any, states: Tensor, heads: Tensor) -> Tensor:
     """Return a layer's outputs from what entered it, and what its heads found, (B, H, S, d), of the same tokens."""
-    joined = heads.transpose(1, 2).reshape(states.shape)
-    attended = layer.attention.output(joined, states)
-    fed: Tensor = layer.output(layer.intermediate(attended), attended)
-    return fed
+    values = heads.transpose(1, 2).reshape(states.shape)
+    attended = layer.attention.output(values, states)
+    outputs: Tensor = layer.output(layer.intermediate(attended), attended)
+    return outputs

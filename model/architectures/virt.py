@@ -113,11 +113,11 @@ class VirtEncoder(VectorEncoder):
 
     def _read(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return [u; v; |u - v|; max(u, v)] of every context and candidate, (B, N, 4 D)."""
-        read = []
+        features = []
         for rows, mask in zip(*contexts.rows, strict=True):
             u, v = read_both(rows[mask], candidates)
-            read.append(torch.cat([u, v, (u - v).abs(), torch.maximum(u, v)], dim=-1))
-        return torch.stack(read)
+            features.append(torch.cat([u, v, (u - v).abs(), torch.maximum(u, v)], dim=-1))
+        return torch.stack(features)
 
 
 def read_both(context: Tensor, candidates: CandidateState) -> tuple[Tensor, Tensor]:
@@ -215,9 +215,9 @@ _Side = tuple[Tensor, Tensor]
 """Queries and keys of a text, (H, T, D / H) each."""
 
 
-def _apart(own: _Side, other: _Side, shown: _Side, beside: _Side) -> Tensor:
-    """Return how far attention from `own` to `other` is from that of `shown` to `beside`."""
-    difference = _attention(own[0], other[1]) - _attention(shown[0], beside[1])
+def _apart(own: _Side, other: _Side, teacher_own: _Side, teacher_other: _Side) -> Tensor:
+    """Return how far attention from `own` to `other` is from that of `teacher_own` to `teacher_other`."""
+    difference = _attention(own[0], other[1]) - _attention(teacher_own[0], teacher_other[1])
     norms: Tensor = (difference.pow(2).sum(dim=(-2, -1)) + _TINY).sqrt()
     return norms.mean()
 

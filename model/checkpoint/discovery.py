@@ -150,12 +150,12 @@ def _reranker(base: BaseModel) -> ModelConfig:
 def _positions(directory: Path) -> int:
     """Return the longest sequence that the position embeddings allow; RoBERTa's begin after the padding's."""
     path = backbone_file(directory)
-    stated = read_object(path)
-    if not all(isinstance(stated.get(name), kind) for name, kind in _OF_POSITIONS.items()):
+    settings = read_object(path)
+    if not all(isinstance(settings.get(name), kind) for name, kind in _OF_POSITIONS.items()):
         from polyrank.model.architectures.backbone import backbone_config  # a file may leave out what is usual
 
-        config = backbone_config(path, stated)
-        stated = {name: getattr(config, name) for name in _OF_POSITIONS}
-    reserved = max(2, (stated["pad_token_id"] or 0) + 1) if stated["model_type"] in _COUNTED_FROM_PADDING else 0
-    positions: int = stated["max_position_embeddings"]
+        config = backbone_config(path, settings)
+        settings = {name: getattr(config, name) for name in _OF_POSITIONS}
+    reserved = max(2, (settings["pad_token_id"] or 0) + 1) if settings["model_type"] in _COUNTED_FROM_PADDING else 0
+    positions: int = settings["max_position_embeddings"]
     return positions - reserved

@@ -92,14 +92,14 @@ def _write_transformer(directory: Path, backbone: Backbone, tokenizer: Path, mos
     """Write a transformer with its merged weights; `keep`: which end of a text that is too long is read."""
     directory.mkdir(exist_ok=True)
     transformer = backbone.transformer
-    described = transformer.config.to_dict()
-    described.pop("_name_or_path", None)
-    described.pop("torch_dtype", None)
+    settings = transformer.config.to_dict()
+    settings.pop("_name_or_path", None)
+    settings.pop("torch_dtype", None)
     dtype = str(transformer.dtype).removeprefix("torch.")  # a reader computes in what the config says
-    _write_json(directory / "config.json", {**described, "architectures": [type(transformer).__name__], "dtype": dtype})
+    _write_json(directory / "config.json", {**settings, "architectures": [type(transformer).__name__], "dtype": dtype})
     _write_tensors(directory, transformer)
     shutil.copyfile(tokenizer, directory / TOKENIZER_FILE)
-    inputs = ["input_ids", *([_SEGMENTS] if described.get("type_vocab_size", 1) > 1 else []), "attention_mask"]
+    inputs = ["input_ids", *([_SEGMENTS] if settings.get("type_vocab_size", 1) > 1 else []), "attention_mask"]
     padding = Tokenizer(tokenizer).name_of(backbone.pad_id) or None
     tokenizing = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -126,17 +126,17 @@ def _after(encoder: VectorEncoder, first: int) -> list[tuple[str, str]]:
 
 
 def _write_after(directory: Path, encoder: VectorEncoder, first: int) -> None:
-    named = _after(encoder, first)
-    for _, folder in named:
+    modules = _after(encoder, first)
+    for _, folder in modules:
         (directory / folder).mkdir()
-    for (_, folder), config, dense in zip(named, encoder.config.dense, encoder.dense, strict=False):
-        described = {
+    for (_, folder), config, dense in zip(modules, encoder.config.dense, encoder.dense, strict=False):
+        settings = {
             "in_features": config.inputs,
             "out_features": config.outputs,
             "bias": config.bias,
             "activation_function": f"torch.nn.modules.{_ACTIVATIONS[config.activation]}",
         }
-        _write_json(directory / folder / "config.json", described)
+        _write_json(directory / folder / "config.json", settings)
         _write_tensors(directory / folder, dense)
 
 
@@ -146,11 +146,11 @@ def _write_tensors(directory: Path, module: nn.Module) -> None:
 
 
 def _write_modules(directory: Path, modules: list[tuple[str, str]]) -> None:
-    listed = [
+    entries = [
         {"idx": at, "name": str(at), "path": path, "type": f"{_KINDS}.{kind}"}
         for at, (kind, path) in enumerate(modules)
     ]
-    _write_json(directory / "modules.json", listed)
+    _write_json(directory / "modules.json", entries)
 
 
 def _settings(config: ModelConfig) -> Mapping[str, Any]:

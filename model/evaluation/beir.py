@@ -152,13 +152,13 @@ def _texts(path: Path) -> Iterator[tuple[str, str]]:
     """Yield names and texts of documents or queries; raises CollectionInvalid for a bad line or a repeated name."""
     names: set[str] = set()
     for number, row in read_objects(path, CollectionInvalid):
-        named = row if isinstance(row, InvalidInput) else _text(row)
-        if isinstance(named, InvalidInput):
-            raise CollectionInvalid(f"{path}:{number}: {named}")
-        if named[0] in names:
-            raise CollectionInvalid(f"{path}:{number}: the _id {named[0]!r} was seen before")
-        names.add(named[0])
-        yield named
+        entry = row if isinstance(row, InvalidInput) else _text(row)
+        if isinstance(entry, InvalidInput):
+            raise CollectionInvalid(f"{path}:{number}: {entry}")
+        if entry[0] in names:
+            raise CollectionInvalid(f"{path}:{number}: the _id {entry[0]!r} was seen before")
+        names.add(entry[0])
+        yield entry
 
 
 def _text(row: Object) -> tuple[str, str] | InvalidInput:

@@ -202,7 +202,7 @@ class Miner:
         self, check: CrossRanker, dialogue: Dialogue, rows: NDArray[np.int64], order: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Return the places, in their order, of texts that pass the cross-encoder; stops when there are enough."""
-        passed = order[:0]
+        places = order[:0]
         for start in range(0, len(order), self._rules.negatives):
             group = order[start : start + self._rules.negatives]
             texts = [dialogue.response, *(self._pool.texts[row] for row in rows[group])]
@@ -210,10 +210,10 @@ class Miner:
             require_finite(check.name, [scores])
             below = scores[1:] < scores[0] - self._rules.check_margin
             self.tally.filtered["check"] += int((~below).sum())
-            passed = np.append(passed, group[below])
-            if len(passed) >= self._rules.negatives:
+            places = np.append(places, group[below])
+            if len(places) >= self._rules.negatives:
                 break
-        return passed
+        return places
 
 
 def score_bound(gold: float, random: float, margin: float) -> float:

@@ -87,8 +87,8 @@ class PartCache:
         self._disk.drop(self._model_key(runner))
 
     def _findings_keys(self, names: Sequence[Runner]) -> tuple[dict[str, Any], dict[str, Any]]:
-        offered = [list(each) for each in names]
-        return self._key({"timed": offered}), self._key({"tried": offered, "part": self._part.name})
+        runners = [list(each) for each in names]
+        return self._key({"timed": runners}), self._key({"tried": runners, "part": self._part.name})
 
     def _model_key(self, runner: Runner) -> dict[str, Any]:
         return self._key({"compiled for": list(runner), "part": self._part.name})

@@ -110,7 +110,7 @@ class PairPart(NetworkPart):
 
 
 class MemoryPart(NetworkPart):
-    """From contexts to what candidates read of them, `UniEncoder.known`, and which tokens count."""
+    """From contexts to what candidates read of them, `UniEncoder.memory`, and which tokens count."""
 
     reads = "known"
     encoder: UniEncoder
@@ -120,7 +120,7 @@ class MemoryPart(NetworkPart):
 
     @property
     def width(self) -> int:
-        """The size of what is known of a token."""
+        """The size of what candidates read of a token."""
         return self.encoder.memory_width
 
     def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:

@@ -125,11 +125,11 @@ def why_refused(
 
 
 def _expected(reference: Forward, texts: List[Sequence], part: "NetworkPart") -> list[NDArray[Any]]:
-    expected: list[NDArray[Any]] = [np.empty(0)] * len(texts)
+    outputs: list[NDArray[Any]] = [np.empty(0)] * len(texts)
     for positions in length_batches([len(each.ids) for each in texts]):
         for position, output in zip(positions, _outputs(reference, [texts[at] for at in positions], part), strict=True):
-            expected[position] = output
-    return expected
+            outputs[position] = output
+    return outputs
 
 
 def _why_unlike(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:

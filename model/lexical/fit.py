@@ -155,9 +155,9 @@ def _descended(packs: Sequence[_Pack], start: NDArray[np.float64], places: Seque
         weights = start.copy()
         weights[chosen] = values
         each = [_loss(pack, weights) for pack in packs]
-        pulled = _L2 * deviations**2 * weights
-        slope = _mean([gradient for _, gradient in each], files) + pulled
-        return float(_mean([value for value, _ in each], files) + 0.5 * (pulled * weights).sum()), slope[chosen]
+        pull = _L2 * deviations**2 * weights
+        slope = _mean([gradient for _, gradient in each], files) + pull
+        return float(_mean([value for value, _ in each], files) + 0.5 * (pull * weights).sum()), slope[chosen]
 
     bounds = [(_LEAST.get(place), None) for place in chosen]
     optimum = minimize(loss, start[chosen], jac=True, method="L-BFGS-B", bounds=bounds)

@@ -269,10 +269,10 @@ class LexicalScore:
             return 1.0
         statistics = tables[0].statistics
         query = _word_query(read(conversation), statistics, dict.fromkeys(TURN_FEATURES, 1.0))
-        shared = np.concatenate([query.sums(table) for table in tables])
-        others = (math.fsum(shared) - float(shared.max())) / (len(shared) - 1)  # in whatever order
-        drawn = float(query.factors @ (statistics.frequencies_of(query.keys) / max(1, statistics.texts)))
-        return math.exp(-max(0.0, others - drawn) / _CROWDED)
+        sums = np.concatenate([query.sums(table) for table in tables])
+        others = (math.fsum(sums) - float(sums.max())) / (len(sums) - 1)  # in whatever order
+        expected = float(query.factors @ (statistics.frequencies_of(query.keys) / max(1, statistics.texts)))
+        return math.exp(-max(0.0, others - expected) / _CROWDED)
 
     def sharing(self, turns_share: float) -> "LexicalScore":
         """Return evidence by which the words of the turns count as much of their weights."""
@@ -306,8 +306,8 @@ class LexicalScore:
         terms = []
         for name, weight in self._weights.items():
             if name in WORD_FEATURES:
-                shared = _shared(WORD_FEATURES[name](context), table)
-                terms += [Term(name, word, weight * value) for word, value in shared.items()]
+                values = _shared(WORD_FEATURES[name](context), table)
+                terms += [Term(name, word, weight * value) for word, value in values.items()]
             elif name in TEXT_FEATURES:
                 terms.append(Term(name, None, weight * TEXT_FEATURES[name](context).get(normalised(text), 0.0)))
             else:

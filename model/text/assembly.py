@@ -196,8 +196,8 @@ class Assembler:
         prefix = [*self.tokenizer.prefix, *prompt]
         budget = self._config.max_context_tokens - len(prefix) - len(suffix)
         persona, persona_cut = yield from self._persona(conversation.persona, budget // 2)
-        left = budget - len(_ids_of(persona))
-        turns, dropped, turns_cut = yield from self._turns(conversation.turns, left)
+        room = budget - len(_ids_of(persona))
+        turns, dropped, turns_cut = yield from self._turns(conversation.turns, room)
         return [Segment(prefix), *persona, *turns, Segment(suffix)], Truncation(dropped, persona_cut + turns_cut)
 
     def _candidates(
@@ -235,12 +235,12 @@ class Assembler:
         """Make the ids of the newest turns that fit whole; also returns the turns dropped, and the newest one's cut."""
         newest_first = [(at, turn) for at, turn in reversed([*enumerate(turns)]) if turn.text.strip()]
         (at, newest), *older = newest_first[: self._config.assembly.max_turns]
-        read = yield from self._reader.end(newest.text, budget + 1, COUNTED_LETTERS)
+        ids = yield from self._reader.end(newest.text, budget + 1, COUNTED_LETTERS)
         if len(newest.text) > FEW_LETTERS:
             yield
         marker = self._marker_of(newest)
-        cut = max(0, len(marker) + len(read) - budget)
-        own = _last_ids([Segment(marker), Segment(read, newest.text, turn=at, from_end=True)], budget)
+        cut = max(0, len(marker) + len(ids) - budget)
+        own = _last_ids([Segment(marker), Segment(ids, newest.text, turn=at, from_end=True)], budget)
         by_turn = [own, *(yield from self._older(older, budget - len(_ids_of(own))))]
         joined = by_turn[-1]
         for segments in reversed(by_turn[:-1]):
@@ -257,8 +257,8 @@ class Assembler:
         while start < len(turns):
             group = turns[start : start + count]
             texts = [turn.text for _, turn in group]
-            read = yield from self._reader.beginnings(texts, room + 1)
-            for (at, turn), ids in zip(group, read, strict=True):
+            bodies = yield from self._reader.beginnings(texts, room + 1)
+            for (at, turn), ids in zip(group, bodies, strict=True):
                 marker = self._marker_of(turn)
                 room -= len(self._turn_separator) + len(marker) + len(ids)
                 if room < 0:

@@ -103,8 +103,8 @@ class ReplyDraw:
         draw = np.random.default_rng([self._seed, number])
         right = {*self._positives.of(example.conversation).tolist(), *self._of_dialogue[example.dialogue]}
         most = min(len(self._texts), self._count - 1 + len(right))
-        drawn = draw.choice(len(self._texts), most, replace=False).tolist()
-        wrong = [self._texts[at] for at in drawn if self._keys[at] not in right][: self._count - 1]
+        places = draw.choice(len(self._texts), most, replace=False).tolist()
+        wrong = [self._texts[at] for at in places if self._keys[at] not in right][: self._count - 1]
         if not wrong:
             return example
         label = int(draw.integers(len(wrong) + 1))
@@ -139,11 +139,11 @@ class Conversations:
         if self.named.all():
             return None
         counts = np.unique(self.keys[~self.named], return_counts=True)[1]
-        joined = counts[counts > 1]
+        sizes = counts[counts > 1]
         some = f"{counts.sum()} lines do not name their" if self.named.any() else "no line names its"
-        if not len(joined):
+        if not len(sizes):
             return f"{some} dialogue; by how they begin each stands alone"
-        of = f"{joined.sum()} make {len(joined)} conversations, {len(counts) - len(joined)} stand alone"
+        of = f"{sizes.sum()} make {len(sizes)} conversations, {len(counts) - len(sizes)} stand alone"
         return f"{some} dialogue; by how they begin {of}"
 
 
@@ -230,8 +230,8 @@ def _by_beginnings(active: Places, keys: Keys, starts: Places, lengths: Places, 
         deeper = (many & (np.bincount(node_of, goes_on, len(nodes)) > 0))[node_of]
         ids[active[~deeper]] = current[~deeper]
         active, node_of, goes_on, current = active[deeper], node_of[deeper], goes_on[deeper], current[deeper]
-        following = keys[starts[active[goes_on]] + turns]
-        nexts, first = np.unique(following, return_index=True)
+        next_keys = keys[starts[active[goes_on]] + turns]
+        nexts, first = np.unique(next_keys, return_index=True)
         before = node_of[goes_on][first]
         ways = np.bincount(before, minlength=len(nodes))
         only = np.zeros(len(nodes), np.uint64)
@@ -240,6 +240,6 @@ def _by_beginnings(active: Places, keys: Keys, starts: Places, lengths: Places, 
         ends.append(active[parts])
         ids[active[parts]] = ~current[parts]  # unlike any beginning
         current = only[node_of]
-        current[goes_on] = following
+        current[goes_on] = next_keys
         active, current, turns = active[~parts], current[~parts], turns + 1
     return np.sort(np.concatenate(ends))

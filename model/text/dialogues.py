@@ -219,12 +219,12 @@ def _rejected(value: Any) -> list[str]:
     """Return what was rejected for the response: texts, or the last one of messages, which lead to it."""
     if value is None or isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() == "false"):
         return []
-    listed = value if isinstance(value, list) else [value]
-    if all(isinstance(each, str) for each in listed):
-        return [each for each in listed if each]
-    if not all(map(_is_message, listed)):
+    items = value if isinstance(value, list) else [value]
+    if all(isinstance(each, str) for each in items):
+        return [each for each in items if each]
+    if not all(map(_is_message, items)):
         raise InvalidInput("rejected must be true or false, a text, a list of texts, a message, or messages up to it")
-    return [text] if (text := _turn(listed[-1]).text) else []
+    return [text] if (text := _turn(items[-1]).text) else []
 
 
 def _turns(value: object) -> tuple[list[Turn], tuple[int, ...]]:

@@ -126,11 +126,11 @@ class Reader:
         for part in in_parts(texts):
             if ids:
                 yield
-            read = self._tokenizer.encode([text if len(text) <= letters else "" for text in part])
+            part_ids = self._tokenizer.encode([text if len(text) <= letters else "" for text in part])
             for at, text in enumerate(part):
                 if len(text) > letters:
-                    read[at] = yield from self._beginning(text, tokens, letters)
-            ids += read
+                    part_ids[at] = yield from self._beginning(text, tokens, letters)
+            ids += part_ids
         return ids
 
     def _beginning(self, text: str, tokens: int, letters: int) -> Steps[list[int]]:

@@ -48,13 +48,13 @@ def require_bounded(raw: object) -> None:
 
 def _steps(section: Any) -> Iterator[dict[str, Any]]:
     """Yield every object in a section: steps may be nested, and the library knows some without their type."""
-    left = [section]
-    while left:
-        value = left.pop()
+    stack = [section]
+    while stack:
+        value = stack.pop()
         if isinstance(value, dict):
             yield value
         if isinstance(value, dict | list):
-            left += value.values() if isinstance(value, dict) else value
+            stack += value.values() if isinstance(value, dict) else value
 
 
 def _times(step: Mapping[str, Any]) -> int:
@@ -88,8 +88,8 @@ def _longest_in(table: str) -> int:
 
 def _times_in_template(pieces: list[Any], tokens: Mapping[str, Any]) -> int:
     """Return how many texts a template joins."""
-    named = [each for piece in pieces if isinstance(piece, dict) for each in piece.values() if isinstance(each, dict)]
-    special = [token for each in named if isinstance(token := tokens.get(str(each.get("id"))), dict)]
+    fields = [each for piece in pieces if isinstance(piece, dict) for each in piece.values() if isinstance(each, dict)]
+    special = [token for each in fields if isinstance(token := tokens.get(str(each.get("id"))), dict)]
     added = sum(len(ids) for each in special if isinstance(ids := each.get("ids"), list))
     if max(len(pieces), added) > _MOST_ADDED:
         raise ValueError(f"it puts more than {_MOST_ADDED} tokens around each text")

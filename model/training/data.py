@@ -311,18 +311,18 @@ def columns(examples: Sequence[Dialogue], others: Sequence[Dialogue], negatives:
         texts.setdefault(text_key(text), text)
     place = {key: column for column, key in enumerate(texts)}
     gold = [place[text_key(example.response)] for example in examples]
-    named = [[place[text_key(text)] for text in own] for own in listed_of]
-    lent = [place[text_key(other.response)] for other in others]
+    negative_columns = [[place[text_key(text)] for text in own] for own in listed_of]
+    other_columns = [place[text_key(other.response)] for other in others]
     contexts = [context_key(example.conversation) for example in (*examples, *others)]
     allowed = torch.ones(len(examples), len(texts), dtype=torch.bool)
     listed = torch.zeros(len(examples), len(texts), dtype=torch.bool)
     correct: dict[int, set[int]] = {}
-    for context, column in zip(contexts, gold + lent, strict=True):
+    for context, column in zip(contexts, gold + other_columns, strict=True):
         correct.setdefault(context, set()).add(column)
     for row, context in enumerate(contexts[: len(examples)]):
         for column in correct[context] - {gold[row]}:
             allowed[row, column] = False
-        listed[row, [gold[row], *named[row]]] = True
+        listed[row, [gold[row], *negative_columns[row]]] = True
     return Columns(list(texts.values()), torch.tensor(gold), allowed, listed & allowed)
 
 

@@ -203,7 +203,7 @@ class Training:
         self.student = student
         self.progress = RunProgress()
         self._output = output
-        self._counted = began
+        self._counted_until = began
         self._corpora = [corpus for corpus, _ in corpora]
         self._accelerator = Accelerator(
             cpu=processes().device.type == "cpu",
@@ -289,14 +289,14 @@ class Training:
             took = time.monotonic() - began
             save_at = began + took + max(_SAVE_SECONDS, took / _SAVE_SHARE)
 
-    def _step(self, drawn: Sequence[Rows]) -> float:
+    def _step(self, parts: Sequence[Rows]) -> float:
         """Make one optimizer step from some batches; returns their mean loss."""
         draw = random.Random(f"{self.config.seed}-{self._accelerator.process_index}-{self.progress.step}")
         torch.manual_seed(draw.getrandbits(63))
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * self._factor()
         first = self.progress.step * self.config.accumulate
-        batches = [Batch(rows.examples, rows.others, draw, first + at) for at, rows in enumerate(drawn)]
+        batches = [Batch(rows.examples, rows.others, draw, first + at) for at, rows in enumerate(parts)]
         losses = [self._objective.step(batch, self._accelerator.backward) for batch in batches]
         # If one process's loss is not finite, neither is the mean: all stop, none waits for another.
         local = torch.tensor(sum(losses) / len(losses), device=self._accelerator.device)
@@ -349,8 +349,8 @@ class Training:
         if not self._accelerator.is_main_process:
             return
         now = time.monotonic()
-        self.progress.seconds += now - self._counted
-        self._counted = now
+        self.progress.seconds += now - self._counted_until
+        self._counted_until = now
         scaler = self._accelerator.scaler  # of fp16 on a GPU
         write_state(
             self._output,
@@ -379,8 +379,8 @@ class Training:
 
     def end(self) -> None:
         """Close the logs and leave the other processes."""
-        begun = [each for each in self._accelerator.trackers if hasattr(each, "writer")]
-        self._accelerator.trackers = begun  # an interrupt may have come while they began
+        trackers = [each for each in self._accelerator.trackers if hasattr(each, "writer")]
+        self._accelerator.trackers = trackers  # an interrupt may have come while they began
         self._accelerator.end_training()
         AcceleratorState._reset_state()  # it would refuse another precision to the next run of this process
 

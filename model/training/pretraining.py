@@ -96,8 +96,8 @@ class PretrainObjective(Objective[WordGuesser, PretrainConfig]):
         """Mask words of the right pairs, and replace half of the replies."""
         turn = None if batch.number is None or not self._config.alternate else batch.number % 2
         right = self._pairs(batch.examples, [example.response for example in batch.examples])
-        drawn, is_right = drawn_replies(batch)
-        mixed = self._pairs(batch.examples, drawn)
+        replies, is_right = drawn_replies(batch)
+        mixed = self._pairs(batch.examples, replies)
         cuts = [pair_batches(pairs, self._config.chunk_tokens) for pairs in (right, mixed)]
         masked = [self._masked(right.take(chunk), batch.draw) for chunk in cuts[0]] if turn != 1 else []
         count = sum(len(words) for _, _, words in masked)
@@ -157,14 +157,14 @@ def mask_words(
     """
     ordinary = [place for place, own in enumerate(ids) if own not in special]
     places = set(draw.sample(ordinary, min(len(ordinary), max(1, round(share * len(ordinary))))))
-    shown = list(ids)
+    new_ids = list(ids)
     for place in sorted(places):
         kind = draw.random()
         if kind < _MASKED_SHARE:
-            shown[place] = mask_id
+            new_ids[place] = mask_id
         elif kind < _MASKED_SHARE + _RANDOM_SHARE:
-            shown[place] = draw.randrange(vocabulary)
-    return shown, places
+            new_ids[place] = draw.randrange(vocabulary)
+    return new_ids, places
 
 
 def drawn_replies(batch: Batch) -> tuple[list[str], list[bool]]:

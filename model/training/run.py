@@ -329,15 +329,15 @@ def _corpora(data: Data, on_survey: OnSurvey, on_progress: OnProgress) -> list[C
 def _add_evidence(output: Path, weighed: Weighed) -> None:
     """Write the evidence into a checkpoint; a calibration of other scores goes, and the proof of other rankings."""
     (output / QUANTISED_FILE).unlink(missing_ok=True)
-    changed: dict[str, Any] = {"evidence": weighed.evidence, "calibration": None, "quantisation": None}
-    _note(output, "evidence", weighed.summary(), **changed)
+    blocks: dict[str, Any] = {"evidence": weighed.evidence, "calibration": None, "quantisation": None}
+    _note(output, "evidence", weighed.summary(), **blocks)
 
 
-def _note(output: Path, name: str, summary: Mapping[str, Any], **changed: Any) -> None:
+def _note(output: Path, name: str, summary: Mapping[str, Any], **blocks: Any) -> None:
     """Change the config of a checkpoint, and say in its training summary how that was found."""
     path = output / CONFIG_FILE
     config = read_config(path)
-    write_config(path, replace(config, training={**config.training, name: summary}, **changed))
+    write_config(path, replace(config, training={**config.training, name: summary}, **blocks))
 
 
 def _add_calibration(output: Path, lists: Files) -> None:

@@ -162,12 +162,12 @@ def _like_a_sentence_encoder(base_name: str, separator: str, published: Publishe
     It reduces as the base was published, without its Dense layers. Unit length and scales suit sentence encoders, whose
     raw outputs leave both softmaxes flat (`start` of TrainConfig's fields).
     """
-    begun = {each.field: each.about["start"] for each in options_of(TrainConfig) if "start" in each.about}
+    values = {each.field: each.about["start"] for each in options_of(TrainConfig) if "start" in each.about}
     return ModelConfig(
         architecture="bi",
         base_name=base_name,
         reduction=published.reduction,
-        **begun,
+        **values,
         assembly=AssemblyConfig(
             turn_separator=separator,
             persona_separator=separator,

@@ -130,8 +130,8 @@ class VectorObjective(Objective[VectorEncoder, VectorTrainConfig]):
         loss = listwise(ranked, gold, allowed)
         if taught is not None:
             weight, softer = self._config.teacher_weight, 1 / self._config.teacher_temperature
-            shown = distillation(scores * softer, taught.to(scores.device) * softer, listed) / softer**2
-            loss = (1 - weight) * loss + weight * shown
+            taught_loss = distillation(scores * softer, taught.to(scores.device) * softer, listed) / softer**2
+            loss = (1 - weight) * loss + weight * taught_loss
             if self._inner is not None:
                 pairs = [(row, column) for row, column in listed.nonzero().tolist()]
                 loss = loss + self._inner_weight * self._inner.loss(*tokens, pairs, (contexts, candidates))
@@ -173,7 +173,7 @@ def _at(candidates: CandidateState, place: int) -> CandidateState:
 def _inner_teacher(teacher: NetworkRanker, student: Student) -> InnerTeacher:
     """Return what a teacher shows inside; raises InvalidInput where it does not fit, or reads other tokens."""
     assert isinstance(student.encoder, VectorEncoder)
-    shown = student.encoder.inner_teacher(teacher.name, teacher.encoder, student.assembler.tokenizer)
+    inner = student.encoder.inner_teacher(teacher.name, teacher.encoder, student.assembler.tokenizer)
     probe = [_PROBE.turns[0].text]
     if isinstance(teacher, CrossRanker):
         alike = teacher.tokenize_pairs(_PROBE, probe)[0] == student.assembler.pairs(_PROBE, probe)[0]
@@ -181,7 +181,7 @@ def _inner_teacher(teacher: NetworkRanker, student: Student) -> InnerTeacher:
         alike = teacher.tokenize_candidates(probe)[0] == student.assembler.candidates(probe)[0]
     if not alike:
         raise InvalidInput(f"inner-weight: {teacher.name} has another tokenizer")
-    return shown
+    return inner
 
 
 def _joined(chunks: Sequence[Encoded], positions: Sequence[Sequence[int]]) -> Encoded:
