@@ -29,7 +29,9 @@ from polyrank.model.text.folding import folded_line, hash64
 
 USER, ASSISTANT, SYSTEM, TOOL = "user", "assistant", "system", "tool"
 # What tools of language models call those who are neither; every other name is one of a side.
-_ROLES = {"system": SYSTEM, "developer": SYSTEM, **dict.fromkeys(["tool", "function", "observation"], TOOL)}
+_CALLS = ("function_call", "function_response", "tool_call", "tool_response")
+_TOOLS = ("tool", "function", "observation", "ipython", *_CALLS)
+_ROLES = {"system": SYSTEM, "developer": SYSTEM, **dict.fromkeys(_TOOLS, TOOL)}
 MOST_TURNS, MOST_CHARACTERS = 100, 100_000  # of one context; no model reads as much
 MOST_WRITTEN = 64_000_000  # characters of all contexts of a conversation; in a longer one each has fewer turns
 _LEAST_TURNS = 4

@@ -140,6 +140,20 @@ def test_what_a_customer_wrote_and_an_agent_of_help_scout_put_in_is_no_reply(tmp
     assert read(tmp_path) == TWO
 
 
+def test_what_claude_did_and_how_a_tool_was_called_is_not_said_by_anybody(tmp_path: Path) -> None:
+    said = json.loads(FILES["claude"].read_text())
+    blocks = [{"type": "tool_use", "name": "t", "input": {}}, {"type": "text", "text": A}]
+    said[0]["chat_messages"][1] |= {"text": f"This block is not supported.\n{A}", "content": blocks}
+    (tmp_path / "in.json").write_text(json.dumps(said))
+    converted(tmp_path / "1", tmp_path / "in.json")
+    assert read(tmp_path / "1") == TWO
+    talk = [("human", Q), ("function_call", "{}"), ("observation", "5"), ("gpt", A)]
+    rows = [{"conversations": [{"from": who, "value": text} for who, text in talk]}]
+    (tmp_path / "t.jsonl").write_text(lines(rows))
+    converted(tmp_path / "2", tmp_path / "t.jsonl")
+    assert [turn["role"] for turn in written(tmp_path / "2")[0]["context"]] == ["user", "tool", "tool"]
+
+
 def test_each_chat_of_a_whole_account_of_telegram_is_a_conversation(tmp_path: Path) -> None:
     chat = json.loads(FILES["telegram"].read_text())
     other = {**chat, "id": 4712, "messages": [{**each, "from": "Eva"} for each in chat["messages"][:2]]}
