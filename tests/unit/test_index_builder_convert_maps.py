@@ -215,6 +215,22 @@ def test_what_a_phone_writes_in_place_of_a_message_is_none(tmp_path: Path) -> No
     assert read(tmp_path / "2") == [([Q], A)]
 
 
+def test_files_and_marks_of_a_phone_are_no_words_and_what_stands_below_a_photo_is(tmp_path: Path) -> None:
+    said = [
+        f"Ben: {Q}",
+        "Anna: IMG-20260201-WA0001.jpg (file attached)",
+        "Anna: Rechnung 5519.pdf (Datei angehängt)",
+        "Anna: Ce message a été supprimé",
+        f"Anna: {A} <This message was edited>",
+        f"Ben: VID-20260201-WA0002.mp4 (archivo adjunto)\n{Q2}",
+        f"Anna: {A2}",
+        "Anna: Press <Enter>",
+    ]
+    (tmp_path / "in.txt").write_text("\n".join(f"13/02/26, 10:0{at} - {each}" for at, each in enumerate(said)))
+    converted(tmp_path, tmp_path / "in.txt", answering=("Anna",))
+    assert read(tmp_path) == [*TWO, ([Q, A, Q2, A2], "Press <Enter>")]
+
+
 def with_a_mood(name: str) -> str:
     """The sample with a field in its last record that no tool writes; text without fields has none."""
     used, path = shipped()[name], FILES[name]
