@@ -118,16 +118,13 @@ class Talks:
         if self._ended or used.holds("begins", record):
             self._part += 1
         self._ended = "ends" in used.paths and used.holds("ends", record)
-        name = used.find("conversation", record)
-        name = None if isinstance(name, str) and says_nothing(name) else name
-        if name is not None and not isinstance(name, str | int | float):
-            raise RowError("conversation is neither a text nor a number")
-        if "conversation" in used.paths and not self._is_whole and (name is None or not str(name).strip()):
+        name = used.conversation(record)
+        if "conversation" in used.paths and not self._is_whole and name is None:
             raise RowError("the row names no conversation")
         is_new = self._is_whole and not used.joined
         has_parts = {"begins", "ends"} & {*used.paths}
         called = f"{stem}:{number}" if is_new else f"{stem}:{self._part}" if has_parts else stem
-        called = called if name is None else str(name).strip()
+        called = called if name is None else name
         said_here = self._messages(record)
         messages = [(*columns, len(data["text"]), orjson.dumps(data)) for *columns, data in said_here]
         if is_new and name is not None and not self._seen.add(hash64(repr((split, called, messages)).encode())):

@@ -97,6 +97,7 @@ def test_a_note_of_zendesk_is_no_reply_however_a_program_writes_the_table(privat
 @pytest.mark.parametrize(("name", "messages", "marks"), [
     ("zendesk", "comments", {"via": {"channel": "web", "source": {"rel": "merge"}}}),
     ("zendesk", "comments", {"type": "VoiceComment"}),
+    ("zendesk", "comments", {"author_id": -1}),
     ("intercom", "conversation_parts.conversation_parts", {"redacted": True}),
     ("chatwoot", "payload", {"content_attributes": {"deleted": True}}),
     ("freshdesk", "[0].conversations", {"source": 8}),
