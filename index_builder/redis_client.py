@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from hmac import compare_digest
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
@@ -82,7 +83,7 @@ def connect(
         free_within_seconds: how long it waits; None: `timeout_seconds`.
 
     Raises:
-        StoreUnavailable: the URL is not one of Redis, or its secret is too short.
+        StoreUnavailable: the URL is not one of Redis, its secret is too short, or a file that it names is not there.
     """
     address, _ = _parted(url)
     import redis
@@ -109,8 +110,19 @@ def connect(
             driver_info=None,
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
+        pool.connection_class(**pool.connection_kwargs)  # connects to nothing, and knows its options
     except ValueError as error:
-        raise StoreUnavailable("the Redis URL must begin with redis://, rediss:// or unix://") from error
+        if not address.startswith(("redis://", "rediss://", "unix://")):
+            raise StoreUnavailable("the Redis URL must begin with redis://, rediss:// or unix://") from error
+        raise StoreUnavailable(
+            "the Redis URL has a port above 65,535, or one or an option that is none; in a password write %2F for /"
+        ) from error
+    except TypeError as error:
+        option = str(error).rpartition(" ")[2]
+        raise StoreUnavailable(f"the Redis URL has an option that there is not: {option}") from error
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        if (file := pool.connection_kwargs.get(name)) and not Path(file).is_file():
+            raise StoreUnavailable(f"the Redis URL names a file that there is not: {name}={file}")
     return redis.Redis.from_pool(pool)
 
 

@@ -28,7 +28,7 @@ from jmespath.exceptions import JMESPathError
 from polyrank.index_builder.convert.rows import Object
 from polyrank.index_builder.convert.texts import FORMS
 from polyrank.index_builder.pool.documents import RowError
-from polyrank.index_builder.pool.values import is_false
+from polyrank.index_builder.pool.values import is_false, says_nothing
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 
@@ -38,6 +38,7 @@ OF_MESSAGE = ("text", "who", "answers", "time", "only", "learn", "name", "parent
 PATHS = OF_RECORD + OF_MESSAGE
 _SHIPPED = Path(__file__).parent / "maps"
 _KINDS = {"collection": bool, "joined": bool, "told_by": list, "each": list, "answering": list}
+_ROUNDED = re.compile(r"\d(?:[.,]\d+)?E\+\d+")
 _EXPECTED = {bool: "true or false", list: "a list of texts", str: "a text"}
 
 
@@ -68,6 +69,18 @@ class Map:
         """Whether what lies at a path is true, and no text such as `no`, `FALSCH` or 0."""
         value = self.find(key, where)
         return bool(value) and not is_false(str(value))
+
+    def conversation(self, record: Object) -> str | None:
+        """Return the name of a record's conversation; None: it has none. Raises RowError."""
+        name = self.find("conversation", record)
+        if isinstance(name, float) and name.is_integer():  # as where other rows have none
+            name = int(name)
+        if name is not None and not isinstance(name, str | int | float):
+            raise RowError("conversation is neither a text nor a number")
+        name = "" if name is None else str(name).strip()
+        if _ROUNDED.fullmatch(name):
+            raise RowError("conversation is rounded, as spreadsheets do with 4.71E+17; write the column as text")
+        return None if says_nothing(name) else name or None
 
     def metadata(self, record: Object, text: str | None = None) -> Object:
         """Return the metadata of a record, without vectors and the text itself. Raises RowError."""

@@ -29,7 +29,9 @@ from polyrank.model.text.folding import folded_line, hash64
 
 USER, ASSISTANT, SYSTEM, TOOL = "user", "assistant", "system", "tool"
 # What tools of language models call those who are neither; every other name is one of a side.
-_ROLES = {"system": SYSTEM, "developer": SYSTEM, **dict.fromkeys(["tool", "function", "observation"], TOOL)}
+_CALLS = ("function_call", "function_response", "tool_call", "tool_response")
+_TOOLS = ("tool", "function", "observation", "ipython", *_CALLS)
+_ROLES = {"system": SYSTEM, "developer": SYSTEM, **dict.fromkeys(_TOOLS, TOOL)}
 MOST_TURNS, MOST_CHARACTERS = 100, 100_000  # of one context; no model reads as much
 MOST_WRITTEN = 64_000_000  # characters of all contexts of a conversation; in a longer one each has fewer turns
 _LEAST_TURNS = 4
@@ -116,16 +118,13 @@ class Talks:
         if self._ended or map_.holds("begins", record):
             self._part += 1
         self._ended = "ends" in map_.paths and map_.holds("ends", record)
-        name = map_.find("conversation", record)
-        name = None if isinstance(name, str) and says_nothing(name) else name
-        if name is not None and not isinstance(name, str | int | float):
-            raise RowError("conversation is neither a text nor a number")
-        if "conversation" in map_.paths and not self._is_whole and (name is None or not str(name).strip()):
+        name = map_.conversation(record)
+        if "conversation" in map_.paths and not self._is_whole and name is None:
             raise RowError("the row names no conversation")
         is_new = self._is_whole and not map_.joined
         has_parts = {"begins", "ends"} & {*map_.paths}
         talk_name = f"{stem}:{number}" if is_new else f"{stem}:{self._part}" if has_parts else stem
-        talk_name = talk_name if name is None else str(name).strip()
+        talk_name = talk_name if name is None else name
         contents = self._messages(record)
         messages = [(*columns, len(data["text"]), orjson.dumps(data)) for *columns, data in contents]
         if is_new and name is not None and not self._hashes.add(hash64(repr((split, talk_name, messages)).encode())):

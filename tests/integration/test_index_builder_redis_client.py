@@ -1,5 +1,6 @@
 """The client's own limits, and its store, on a real server: in time, and whole under many threads."""
 
+import re
 import resource
 import signal
 import socket
@@ -240,6 +241,18 @@ def test_a_full_redis_refuses_in_our_words() -> None:
 def test_what_is_no_redis_url_is_told(url: str) -> None:
     with pytest.raises(StoreUnavailable, match="must begin with redis://"):
         store(url)
+
+
+@pytest.mark.parametrize(("url", "says"), [
+    ("redis://127.0.0.1:99999/0", "has a port above 65,535"),
+    ("redis://user:hunter2/x@h:6379/0", "in a password write %2F for /"),
+    ("redis://h/0?sercet=0123456789abcdef", "has an option that there is not: 'sercet'"),
+    ("rediss://h/0?ssl_ca_certs=/none.pem", "names a file that there is not: ssl_ca_certs=/none.pem"),
+])  # fmt: skip
+def test_a_url_by_which_no_redis_would_ever_be_reached_is_refused(url: str, says: str) -> None:
+    with pytest.raises(StoreUnavailable, match=re.escape(says)) as caught:
+        store(url)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_password_is_not_told() -> None:

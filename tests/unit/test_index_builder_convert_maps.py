@@ -97,6 +97,7 @@ def test_a_note_of_zendesk_is_no_reply_however_a_program_writes_the_table(privat
 @pytest.mark.parametrize(("name", "messages", "marks"), [
     ("zendesk", "comments", {"via": {"channel": "web", "source": {"rel": "merge"}}}),
     ("zendesk", "comments", {"type": "VoiceComment"}),
+    ("zendesk", "comments", {"author_id": -1}),
     ("intercom", "conversation_parts.conversation_parts", {"redacted": True}),
     ("chatwoot", "payload", {"content_attributes": {"deleted": True}}),
     ("freshdesk", "[0].conversations", {"source": 8}),
@@ -138,6 +139,20 @@ def test_what_a_customer_wrote_and_an_agent_of_help_scout_put_in_is_no_reply(tmp
     (tmp_path / "in.json").write_text(json.dumps(talks))
     converted(tmp_path, tmp_path / "in.json")
     assert read(tmp_path) == TWO
+
+
+def test_what_claude_did_and_how_a_tool_was_called_is_not_said_by_anybody(tmp_path: Path) -> None:
+    said = json.loads(FILES["claude"].read_text())
+    blocks = [{"type": "tool_use", "name": "t", "input": {}}, {"type": "text", "text": A}]
+    said[0]["chat_messages"][1] |= {"text": f"This block is not supported.\n{A}", "content": blocks}
+    (tmp_path / "in.json").write_text(json.dumps(said))
+    converted(tmp_path / "1", tmp_path / "in.json")
+    assert read(tmp_path / "1") == TWO
+    talk = [("human", Q), ("function_call", "{}"), ("observation", "5"), ("gpt", A)]
+    rows = [{"conversations": [{"from": who, "value": text} for who, text in talk]}]
+    (tmp_path / "t.jsonl").write_text(lines(rows))
+    converted(tmp_path / "2", tmp_path / "t.jsonl")
+    assert [turn["role"] for turn in written(tmp_path / "2")[0]["context"]] == ["user", "tool", "tool"]
 
 
 def test_each_chat_of_a_whole_account_of_telegram_is_a_conversation(tmp_path: Path) -> None:
@@ -199,6 +214,22 @@ def test_what_a_phone_writes_in_place_of_a_message_is_none(tmp_path: Path) -> No
     (tmp_path / "android.txt").write_text("\n".join(said))
     converted(tmp_path / "2", tmp_path / "android.txt", answering=("Anna",))
     assert read(tmp_path / "2") == [([Q], A)]
+
+
+def test_files_and_marks_of_a_phone_are_no_words_and_what_stands_below_a_photo_is(tmp_path: Path) -> None:
+    said = [
+        f"Ben: {Q}",
+        "Anna: IMG-20260201-WA0001.jpg (file attached)",
+        "Anna: Rechnung 5519.pdf (Datei angehängt)",
+        "Anna: Ce message a été supprimé",
+        f"Anna: {A} <This message was edited>",
+        f"Ben: VID-20260201-WA0002.mp4 (archivo adjunto)\n{Q2}",
+        f"Anna: {A2}",
+        "Anna: Press <Enter>",
+    ]
+    (tmp_path / "in.txt").write_text("\n".join(f"13/02/26, 10:0{at} - {each}" for at, each in enumerate(said)))
+    converted(tmp_path, tmp_path / "in.txt", answering=("Anna",))
+    assert read(tmp_path) == [*TWO, ([Q, A, Q2, A2], "Press <Enter>")]
 
 
 def with_a_mood(name: str) -> str:

@@ -55,6 +55,19 @@ def test_a_speaker_that_is_an_object_is_refused_and_a_path_into_it_tells_the_sid
     assert pairs(tmp_path) == [(["user"], "admin")]
 
 
+def test_rows_whose_conversation_is_missing_or_rounded_are_no_conversation(tmp_path: Path) -> None:
+    said = [{"c": name, "w": who, "t": who} for name in (float("nan"), "4,7E+17", "4.71E+17") for who in ("u", "agent")]
+    said += [{"c": 0.0, "w": "u", "t": "q"}, {"c": 0, "w": "agent", "t": "a"}]
+    (tmp_path / "in.json").write_text(json.dumps(said))
+    used = map_of("own", ROW, "own.toml")
+    done = convert(kinds_of([tmp_path / "in.json"], used, {}), tmp_path / "out", ConvertOptions(), lambda *_: None)
+    assert pairs(tmp_path) == [(["q"], "a")]
+    assert done.left_out == {
+        "the row names no conversation": 2,
+        "conversation is rounded, as spreadsheets do with 4.71E+17; write the column as text": 4,
+    }
+
+
 def test_a_conversation_of_one_minute_is_turned_as_the_others_of_its_file(tmp_path: Path) -> None:
     said = [(2, "agent", "a2", 3), (2, "user", "q2", 3), (1, "agent", "a1", 2), (1, "user", "q1", 1)]
     for number, ordered in enumerate((said, said[::-1])):
