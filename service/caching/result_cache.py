@@ -45,21 +45,22 @@ class ResultCache:
         if value is not None and time.monotonic() < _EXPIRY.unpack_from(value)[0]:
             answer = value[_EXPIRY.size :]
         elif self._redis is not None:
+            asked = time.monotonic()  # what Redis says of its time is older when it has come
             answer, result, seconds = await asyncio.to_thread(self._fetched, self._redis, key, budget, is_answer)
             if answer is not None:
-                self._remember(key, answer, seconds)
+                self._remember(key, answer, asked + seconds)
         self._count(TIER, result if answer is None else "hit", 1)
         return answer
 
     def put(self, key: str, answer: bytes) -> None:
         """Keep an answer, a JSON object without anything that belongs to one request."""
-        self._remember(key, answer, self._lifetime)
+        self._remember(key, answer, time.monotonic() + self._lifetime)
         if self._redis is not None:
             write = partial(self._write, self._redis, key, answer)
             self._redis.write("put_result", write, partial(self._count, TIER, "write_error", 1))
 
-    def _remember(self, key: str, answer: bytes, seconds: float) -> None:
-        self._memory.put_many([((TIER, key), _EXPIRY.pack(time.monotonic() + seconds) + answer)])
+    def _remember(self, key: str, answer: bytes, until: float) -> None:
+        self._memory.put_many([((TIER, key), _EXPIRY.pack(until) + answer)])
 
     def _fetched(
         self, redis: RedisServer, key: str, budget: Budget, is_answer: Callable[[bytes], bool]

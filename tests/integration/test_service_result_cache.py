@@ -13,10 +13,12 @@ import pytest
 from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import WordCross, WordRanker, build_store, load, pool
+from simulated_time import SimulatedTime
 from waiting import until
 
 from polyrank.service.app import create_app
 from polyrank.service.auth import keys
+from polyrank.service.caching import result_cache
 from polyrank.service.settings import Settings
 
 Start = Callable[..., Served]
@@ -186,10 +188,14 @@ def test_degraded_answers_are_not_kept(start: Start, tmp_path: Path, redis_proce
     redis_process.signal(signal.SIGCONT)
 
 
-def test_answers_expire(start: Start) -> None:
+def test_answers_expire(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimulatedTime()
+    monkeypatch.setattr(result_cache, "time", clock)
     server = start(result_cache_ttl_s=1)
     assert [ask(server)[0], ask(server)[0]] == ["miss", "hit"]
-    time.sleep(1.05)
+    clock.now += 0.99
+    assert ask(server)[0] == "hit"
+    clock.now += 0.02
     assert ask(server)[0] == "miss"
 
 
@@ -224,10 +230,10 @@ def test_an_answer_from_redis_lives_no_longer_than_there(start: Start, redis_pro
     [key] = wait_for_answers(redis_process, 1)
     other = start(redis_url=redis_process.url)
     with redis_process.client() as client:
-        client.pexpire(key, 400)
+        client.pexpire(key, 3000)
         assert ask(other)[0] == "hit"
-        time.sleep(0.45)
-        assert not client.exists(key)
+        until(lambda: not client.exists(key))
+        time.sleep(0.05)  # by Redis' clock, which is not read for each call
     assert ask(other)[0] == "miss"
 
 

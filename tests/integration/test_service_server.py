@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from server_process import HEADERS, Load, ServerProcess, get
+from waiting import until
 
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import locked
@@ -41,6 +42,12 @@ def rank(port: int, candidates: int) -> int:
         connection.close()
 
 
+def in_flight(port: int) -> int:
+    """How many requests are being answered, besides this one."""
+    found = re.search(rb"^polyrank_http_requests_in_flight (\S+)$", get(port, "/metrics")[1], re.MULTILINE)
+    return int(float(found[1])) - 1
+
+
 def call(port: int, method: str, path: str, body: object) -> dict[str, Any]:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(), HEADERS, method=method
@@ -58,7 +65,7 @@ def test_sigterm_answers_what_has_begun_and_is_no_failure(start: Start, store: P
     threads = [threading.Thread(target=lambda: statuses.append(rank(port, 3000))) for _ in range(3)]
     for thread in threads:
         thread.start()
-    time.sleep(0.3)
+    until(lambda: len(statuses) + in_flight(port) >= 3)
     server.process.terminate()
     for thread in threads:
         thread.join()

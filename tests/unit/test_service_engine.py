@@ -254,15 +254,20 @@ def test_without_its_search_thread_only_a_restart_helps() -> None:
 
 
 async def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> None:
-    encoded: list[int] = []
-    encode = scanned.ranker.encode_contexts
+    encoded, read = list[int](), list[Conversation]()
+    encode, tokenize = scanned.ranker.encode_contexts, scanned.ranker.tokenize_context
 
     def watched(contexts: list[list[int]]) -> list[np.ndarray]:
         encoded.append(len(contexts))
+        waiting.until(lambda: len(read) == 8)
         time.sleep(0.05)
         return encode(contexts)
 
-    scanned.ranker.encode_contexts = watched
+    def tokenized(conversation: Conversation) -> tuple[list[int], Truncation]:
+        read.append(conversation)
+        return tokenize(conversation)
+
+    scanned.ranker.encode_contexts, scanned.ranker.tokenize_context = watched, tokenized
     with running() as runtime:
         ranked = await asyncio.gather(*(ranking(runtime, scanned, asked(TEXT)) for _ in range(8)))
     assert encoded == [1]
@@ -519,15 +524,18 @@ def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch:
     assert sizes == [1, 1, 1]
 
 
+STEPS = 100_000
+
+
 class Steady(WordRanker):
-    """Tokenises every context in a thousand steps."""
+    """Tokenises every context in more steps than a test waits for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.done: list[str] = []
 
     def context_steps(self, conversation: Conversation) -> Steps[tuple[list[int], Truncation]]:
-        for _ in range(1000):
+        for _ in range(STEPS):
             self.done.append(conversation.turns[0].text[0])
             time.sleep(0.001)
             yield
@@ -547,13 +555,15 @@ async def test_others_come_between_the_steps_of_a_long_tokenisation(scanned: Ser
     serving = replace(scanned, ranker=ranker)
     with running() as runtime:
         one, other = (asyncio.ensure_future(ranking(runtime, serving, asked(name * 2000))) for name in "ab")
-        assert sorted(await asyncio.to_thread(ranker.steps, 40)) in (["a"] * n + ["b"] * (40 - n) for n in (19, 20, 21))
+        await asyncio.to_thread(waiting.until, lambda: ranker.done.count("b") > 20)
+        await asyncio.to_thread(waiting.until, lambda: abs(ranker.done.count("a") - ranker.done.count("b")) <= 1)
+        assert ranker.done.count("b") < STEPS, "they take turns"
         async with asyncio.timeout(30):
             await embed(runtime, serving, ["w1"], Journey())
         one.cancel()
         await asyncio.wait([one])
         assert (await asyncio.to_thread(ranker.steps, 20)).count("a") <= 1, "what nobody waits for is not read"
-        assert len(ranker.done) < 1000
+        assert len(ranker.done) < STEPS
         other.cancel()
 
 
@@ -610,7 +620,7 @@ def test_a_deadline_ends_a_long_tokenisation(scanned: Serving) -> None:
     ranker = Steady()
     with pytest.raises(DeadlineExceeded):
         rank(replace(scanned, ranker=ranker), asked("a" * 2000), deadline=time.monotonic() + 0.05)
-    assert len(ranker.done) < 1000
+    assert len(ranker.done) < STEPS
 
 
 @pytest.mark.parametrize("shares", [False, True])
