@@ -57,7 +57,8 @@ _TRUE_FALSE = {"true": True, "false": False}
 # As JSON writes numbers, without an exponent. Not +49, 007 or 1e5: whoever writes these may mean no number.
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]+)?")
 _COMMA_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,15})(,[0-9]+)?")
-_THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2},[0-9]{3}")
+_THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}[.,][0-9]{3}")
+_MAYBE_THOUSANDS = 1
 _MOST = 2**53  # a larger one is rounded where numbers are floats, and likely an id
 _NO_TEXT = "\udcff"  # stands for bytes that the encoding does not have; no encoding has it
 _MARK = "polyrank-mark"
@@ -124,11 +125,12 @@ Typed = Mapping[str, Callable[[str], bool | float | str]]
 def column_kinds(paths: Sequence[Path], encoding: str | None, columns: Mapping[str, str]) -> Typed:
     """Return the columns in which all cells of all files are numbers, or all are true or false.
 
-    Decimals follow points, or in the whole column commas. Commas that all stand before three digits may also part
-    thousands: such a column is of texts, as are those that have a meaning of their own, such as `id`. Of words for true
-    and false, such as `ja` and `nein`, a column must have both. Raises PoolInvalid as `csv_rows` does.
+    Decimals follow points, or in the whole column commas. Points or commas that all stand before three digits may also
+    part thousands: such a column is of texts, as are those that have a meaning of their own, such as `id`. Of words for
+    true and false, such as `ja` and `nein`, a column must have both. Raises PoolInvalid as `csv_rows` does.
     """
     kinds: dict[str, type] = {}
+    points: Counter[str] = Counter()  # of columns of numbers: the most that `_point_says` of a cell
     commas: dict[str, bool] = {}  # of columns whose cells may all have decimal commas: whether one surely has
     answers: dict[str, set[str]] = {}  # of columns with two different cells at most
     for path in paths:
@@ -139,6 +141,7 @@ def column_kinds(paths: Sequence[Path], encoding: str | None, columns: Mapping[s
                     if name not in kinds:
                         commas[name], answers[name] = False, set()
                     kinds[name] = kind if kinds.get(name, kind) is kind else str
+                    points[name] = max(points[name], _point_says(cell))
                 if name in commas:
                     if _COMMA_NUMBER.fullmatch(cell) and abs(_with_comma(cell)) < _MOST:
                         commas[name] |= "," in cell and not _THOUSANDS.fullmatch(cell)
@@ -149,7 +152,7 @@ def column_kinds(paths: Sequence[Path], encoding: str | None, columns: Mapping[s
                     if len(answers[name]) > 2:
                         del answers[name]
     typed: dict[str, Callable[[str], bool | float | str]] = {}
-    typed |= {name: _value for name, kind in kinds.items() if kind is not str}
+    typed |= {name: _value for name, kind in kinds.items() if kind is not str and points[name] != _MAYBE_THOUSANDS}
     typed |= {name: _with_comma for name, is_sure in commas.items() if is_sure}
     typed |= {name: _is_true for name, both in answers.items() if kinds[name] is str and are_true_and_false(both)}
     return {name: reads for name, reads in typed.items() if name not in KNOWN}
@@ -190,6 +193,13 @@ def _value(cell: str) -> bool | float | str:
 
 def _is_true(cell: str) -> bool:
     return not is_false(cell)
+
+
+def _point_says(cell: str) -> int:
+    """Return 0 if a cell has no point, 1 (`_MAYBE_THOUSANDS`) if it may part thousands, 2 if decimals follow it."""
+    if "." not in cell:
+        return 0
+    return _MAYBE_THOUSANDS if _THOUSANDS.fullmatch(cell) else 2
 
 
 def _with_comma(cell: str) -> float:

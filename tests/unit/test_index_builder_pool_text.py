@@ -205,6 +205,16 @@ def test_one_cell_that_is_no_plain_number_makes_its_column_texts(tmp_path: Path,
 
 
 @pytest.mark.parametrize(("cells", "values"), [
+    (["1.500", "", "89", "-12.000"], ["1.500", None, "89", "-12.000"]),  # a table of German prices
+    (["1.500", "2.5"], [1.5, 2.5]),
+    (["1.500", "0.125"], [1.5, 0.125]),
+    (["1234.500"], [1234.5]),
+])  # fmt: skip
+def test_points_before_three_digits_may_part_thousands(tmp_path: Path, cells: list[str], values: list[Any]) -> None:
+    assert metadata(tmp_path, cells) == values
+
+
+@pytest.mark.parametrize(("cells", "values"), [
     (["5", "", "49,90", "-3", "0,125"], [5, None, 49.9, -3, 0.125]),
     (["1,5", "1,500"], [1.5, 1.5]),
     (["0,125"], [0.125]),
