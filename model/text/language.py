@@ -44,11 +44,14 @@ def count_languages(texts: Sequence[str]) -> dict[str, int]:
 def foreign_to(languages: Collection[str], counts: Mapping[str, int]) -> int:
     """Return how many texts are in none of a model's languages, if these are most; 0: the model knows the texts.
 
-    counts: texts by language. A model that names no languages knows all.
+    counts: texts by language. A model that names no languages knows all; so does one that names a language which is not
+    told apart, because its texts count as another's: Icelandic looks Danish.
 
     >>> foreign_to(["en"], {"de": 9, "en": 1}), foreign_to(["en", "de"], {"de": 9, "en": 1}), foreign_to([], {"de": 9})
     (9, 0, 0)
     """
+    if not LANGUAGES.keys() >= {*languages}:
+        return 0
     foreign = sum(count for language, count in counts.items() if language not in languages)
     return foreign if languages and foreign > _MOST * sum(counts.values()) else 0
 

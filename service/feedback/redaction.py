@@ -116,7 +116,9 @@ _BETWEEN, _IN_IBAN = r"[\W_]{0,5}", r"[\W_]{0,3}"
 # Each begins at a place where no match could have begun before, or by a mark, and goes on or back only so far: the time
 # that it takes grows with the length of a text, not with its square.
 _MARKS = re.compile(r"\[(?:mail|user|query|iban|number)\]")
-_NO_MAIL = rf"\s<>()\[\]{{}},;:\"'=&?{_MASK}"
+# Sentences of Chinese and Japanese have no spaces: these end what stands in an address, or else the rest would go, too.
+_ENDS = "、。「」『』【】"
+_NO_MAIL = rf"{_ENDS}\s<>()\[\]{{}},;:\"'=&?{_MASK}"
 _IN_NAME = rf"[^{_NO_MAIL}@]++"
 _NAME = rf"""(?<![^{_NO_MAIL}]){_IN_NAME}(?:'{_IN_NAME}){{0,3}}|"(?:[^"\\\n]|\\.){{1,64}}\""""
 _ADDRESS = rf"\[(?:IPv6:)?[\da-fA-F:.]{{2,45}}\]?|[<(\[{{\"']{{0,2}}[^{_NO_MAIL}]+"
@@ -124,11 +126,13 @@ _HOST = rf"[<(\[{{\"']{{0,2}}(?:[^{_NO_MAIL}@.]++\.)+[^\W\d_]{{2,}}"
 _MAIL = re.compile(rf"(?:{_NAME})[>)\]}}\"']{{0,3}}(?:@(?:{_ADDRESS})|\s{{0,3}}@\s{{0,3}}{_HOST})")
 # A password may hold what should be written as %2F: then a port is no password.
 _USER = re.compile(r"://((?:[^\s/?#]*(?=@)|[^\s/?#:]*:(?!\d*(?:[/?#\s]|$))[^\s@]{0,100}(?=@)))@")
+_IN_QUERY = rf"[^\s{_ENDS}]"
 _BEFORE_QUERY = re.compile(r"[?#;]\S")
 _QUERY = re.compile(
-    r"(?:://|\bwww\.)[^\s?#;]*+(?:;(?![\w.-]*=)[^\s?#;]*+)*+([?#;]\S+)?"
-    r"|(?<![\w./-])[\w-]++(?:\.[\w-]++)++(?:/[^\s?#]{0,200}+([?#]\S+)|([?#](?=\S{0,40}\d)\S{6,}))"
-    r"|([?#][^\s?#=]*=\S*|;[a-z]{0,9}sess[a-z_]{0,9}=\S*)",
+    rf"(?:://|\bwww\.)[^\s?#;]*+(?:;(?![\w.-]*=)[^\s?#;]*+)*+([?#;]{_IN_QUERY}+)?"
+    rf"|(?<![\w./-])[\w-]++(?:\.[\w-]++)++(?:/[^\s?#]{{0,200}}+([?#]{_IN_QUERY}+)"
+    rf"|([?#](?={_IN_QUERY}{{0,40}}\d){_IN_QUERY}{{6,}}))"
+    rf"|([?#][^\s?#=]*={_IN_QUERY}*|;[a-z]{{0,9}}sess[a-z_]{{0,9}}={_IN_QUERY}*)",
     re.IGNORECASE,
 )
 _IBAN = re.compile(

@@ -39,9 +39,20 @@ def test_the_line_names_what_is_seen_and_what_was_learnt() -> None:
     line = "40 of 60 replies look Spanish; own learnt German, English: take a model that learnt Spanish"
     assert why_foreign("own", ("de", "en"), {"es": 40, "pt": 15, "en": 5}) == line
     assert why_foreign("own", ("de", "en"), {"de": 40, "en": 20}) is None
-    assert why_foreign("own", ("xx",), {"en": 1}) == (
-        "1 of 1 replies look English; own learnt xx: take a model that learnt English"
-    )
+    line = "1 of 1 replies look English; own learnt French: take a model that learnt English"
+    assert why_foreign("own", ("fr",), {"en": 1}) == line
+
+
+@pytest.mark.parametrize(("code", "replies"), [
+    ("nb", ["Pakken din er fortsatt på vei.", "Vil du heller betale med kort?", "Bare hyggelig, ses snart!"]),
+    ("is", ["Pakkinn þinn er enn á leiðinni.", "Viltu frekar borga með korti?", "Ekkert að þakka, sjáumst!"]),
+    ("eu", ["Zure paketea bidean da oraindik.", "Nahiago duzu txartelarekin ordaindu?", "Ez horregatik, gero arte!"]),
+])  # fmt: skip
+def test_a_model_of_a_language_that_is_not_told_apart_knows_its_pool(code: str, replies: list[str]) -> None:
+    seen = count_languages(replies)
+    assert sum(seen.values()) == 3
+    assert why_foreign("own", (code,), seen) is None
+    assert foreign_to(("en", code), seen) == 0
 
 
 def test_codes_are_those_of_iso_639_1() -> None:

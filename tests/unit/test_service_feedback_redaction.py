@@ -31,6 +31,10 @@ UNSEEN = [*"\u0332\u0336\u034f\ufe00\ufe0f\u180e\u2800\u200b\u2063\u20dd\u061c\u
     ("write to jo.doe+x@mail.example, please", "write to [mail], please"),
     ("<jo@x.example> said", "<[mail]> said"),
     ("我的邮箱 用户@例子.广告 谢谢", "我的邮箱 [mail] 谢谢"),
+    ("メールは、taro@example.jp、です。送料は?", "メールは、[mail]、です。送料は?"),
+    ("「jo@x.example」と書いた。届きません", "「[mail]」と書いた。届きません"),
+    ("https://x.example/a?name=太郎。届きません", "https://x.example/a[query]。届きません"),
+    ("x.example/a?b=1、届きません x.example?4f9a8b7c。はい", "x.example/a[query]、届きません x.example[query]。はい"),
     ("jo＠x.example", "[mail]"),
     ("jo%40x.example", "[mail]"),
     ('"john doe"@x.example, "j\\"d"@x.example', "[mail], [mail]"),
@@ -105,7 +109,7 @@ def test_no_run_of_six_digits_is_left_however_it_is_parted(digits: list[str], da
 HOSTILE = st.lists(
     st.sampled_from(
         [
-            *"ab1 ٣@.?#=:/w-é\"';[]()<>&%", "&#64;", "&#4", "%40",
+            *"ab1 ٣@.?#=:/w-é\"';[]()<>&%。", "&#64;", "&#4", "%40",
             "%2540", "%C3%A9", "(at)", "½", "ﷺ", "⒈", "\ud800", *UNSEEN,
         ]
     ),
