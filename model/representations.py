@@ -63,6 +63,17 @@ class Representations(NamedTuple):
         counts = self.counts[wanted]
         return Representations(first, self.late[row_places(_starts(self.counts)[wanted], counts)], counts)
 
+    def fits(self, late: LateRows | None) -> bool:
+        """Whether candidates have the rows that their model says it makes."""
+        if self.late is None or self.counts is None or late is None:
+            return self.late is None and late is None
+        return (
+            self.counts.shape == (len(self.first),)
+            and bool((self.counts >= 0).all())
+            and self.late.shape == (self.counts.sum(), late.dim)
+            and (late.count is None or bool((self.counts == late.count).all()))
+        )
+
     @staticmethod
     def none(dim: int, late: LateRows | None) -> "Representations":
         """Return those of no candidates, with first-stage vectors of `dim` components."""
@@ -91,6 +102,11 @@ class Representations(NamedTuple):
         for number, part in enumerate(parts):
             first[of == number] = part.first
         return Representations(first)
+
+
+def each_of(rows: NDArray[Any], counts: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Return the rows of each candidate: `counts` of them (N,), one candidate after the other in `rows` (R, D2)."""
+    return np.split(rows, np.cumsum(counts)[:-1]) if len(counts) else []
 
 
 def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:

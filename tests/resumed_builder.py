@@ -19,11 +19,10 @@ from typing import Any
 from fakes import EVIDENCE, HashEncoder, pool
 from nursery import tell
 
-from polyrank.index_builder.building import stages
 from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk, encoded_by
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
-from polyrank.index_builder.generation import candidates
+from polyrank.index_builder.generation import candidates, words
 from polyrank.model.representations import LateRows
 
 CHUNK = 16
@@ -63,5 +62,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    candidates.BATCH_ROWS = stages._TEXTS_AT_ONCE = CHUNK
+    candidates.BATCH_ROWS = words._TEXTS_AT_ONCE = CHUNK
     main()

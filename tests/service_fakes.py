@@ -27,6 +27,7 @@ from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 from polyrank.model.lexical.score import LexicalScore
+from polyrank.model.lexical.table import WordTable
 from polyrank.model.representations import Additions, ContextEncoding, LateRows, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import Steps
@@ -330,7 +331,10 @@ def word_additions(serving: Serving, text: str, rows: NDArray[np.int64]) -> Addi
     if words is None:
         return None
     texts = [candidate.text for candidate in only_part(serving).snapshot.candidates(rows)]
-    value_of = {each: words.evidence.values(Conversation.of(text), words.table_of([each]))[0] for each in set(texts)}
+    value_of = {
+        each: words.evidence.values(Conversation.of(text), WordTable.of([each], words.table.statistics))[0]
+        for each in set(texts)
+    }
     values = np.array([value_of[each] for each in texts], np.float32)
     return Additions(words.evidence.late_weight, values)
 

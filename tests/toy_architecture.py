@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
+from polyrank.model.architectures.attention import ContextCodes, one_vector_each
 from polyrank.model.architectures.backbone import TensorBatch
-from polyrank.model.architectures.vector import CandidateState, ContextState, VectorEncoder, masked_mean
+from polyrank.model.architectures.vector import CandidateState, ContextState, VectorEncoder, masked_mean, unit_length
 from polyrank.model.config import ModelConfig
 from polyrank.model.options import Block, Bounds, option
 from polyrank.model.registry import Architecture

@@ -11,7 +11,8 @@ from service_fakes import load, only_part
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
-from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
+from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.index_builder.vectors.local import rounded_all
 from polyrank.service.caching.vectors import Caches
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.searchable import Opener

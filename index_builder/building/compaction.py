@@ -28,8 +28,8 @@ from polyrank.index_builder.errors import (
     NothingToCompact,
     SwitchOvertaken,
 )
-from polyrank.index_builder.generation.candidates import CandidateWriter, interleaved
-from polyrank.index_builder.generation.generation import CANDIDATES_FILE, Generation
+from polyrank.index_builder.generation.candidates import CANDIDATES_FILE, CandidateWriter, interleaved
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import Slots, ranges
 from polyrank.index_builder.index.choice import IndexSpec, choose_index

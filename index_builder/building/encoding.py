@@ -20,12 +20,16 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.building.stages import OnProgress
 from polyrank.index_builder.errors import BuildError
-from polyrank.index_builder.generation.candidates import CandidateTable, FindTexts, KnownTexts, TextIndex
-from polyrank.index_builder.generation.generation import CANDIDATES_FILE
+from polyrank.index_builder.generation.candidates import (
+    CANDIDATES_FILE,
+    CandidateTable,
+    FindTexts,
+    KnownTexts,
+    TextIndex,
+)
 from polyrank.index_builder.store.leftovers import Chunk, Journal, Leftover, content_digest, journal_of, source_digest
-from polyrank.index_builder.vectors.blocks import fits
-from polyrank.index_builder.vectors.encoder import Model, TextEncoder, rounded_all
-from polyrank.index_builder.vectors.local import EmbeddingsWriter, LeftBlocks, written
+from polyrank.index_builder.vectors.encoder import Model, TextEncoder
+from polyrank.index_builder.vectors.local import EmbeddingsWriter, LeftBlocks, rounded_all, written
 from polyrank.model.durable import sync_directory
 from polyrank.model.representations import Representations
 
@@ -317,7 +321,7 @@ def _stored(vectors: Representations, count: int, model: Model, dtype: str) -> R
     """What was made of so many candidates as the files hold it: in their dtype, one row after the other."""
     if vectors.first.shape != (count, model.dim):
         raise BuildError(f"the model gave vectors of shape {vectors.first.shape}, not {(count, model.dim)}")
-    if not fits(vectors, model.late_rows):
+    if not vectors.fits(model.late_rows):
         raise BuildError("the model gave other rows for its second stage than it says it has")
     first, late, counts = rounded_all(vectors, dtype)
     if late is None or counts is None:

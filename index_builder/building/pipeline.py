@@ -36,16 +36,14 @@ from polyrank.index_builder.building.stages import (
     OnProgress,
     StageClock,
     contexts_of_candidates,
-    count_words,
     ingest,
     languages_of,
     no_progress,
     within,
 )
 from polyrank.index_builder.errors import GenerationError, StoreBusy, StoreUnavailable, disk_full_named
-from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
+from polyrank.index_builder.generation.candidates import CANDIDATES_FILE, CandidateTable, CandidateWriter
 from polyrank.index_builder.generation.generation import (
-    CANDIDATES_FILE,
     INDEX_FILE,
     MODEL_DIRECTORY,
     ORDER_FILE,
@@ -64,7 +62,7 @@ from polyrank.index_builder.generation.manifest import (
     part_directory,
 )
 from polyrank.index_builder.generation.slots import Slots, ranges, slots_of
-from polyrank.index_builder.generation.words import evidence_of, open_words
+from polyrank.index_builder.generation.words import count_words, evidence_of, open_words
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.index.measuring import EXACT, VECTORS_AND_WORDS, Probe, Recall, measured, time_searches
@@ -74,14 +72,14 @@ from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import Copies, Leftover, discard
-from polyrank.index_builder.vectors.blocks import each_of
-from polyrank.index_builder.vectors.encoder import DTYPES, Model, TextEncoder, encode_texts
-from polyrank.index_builder.vectors.local import LocalEmbeddings
+from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
+from polyrank.index_builder.vectors.local import DTYPES, LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.durable import sync_directory
 from polyrank.model.errors import InvalidInput
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.representations import each_of
 from polyrank.model.telling import telling
 from polyrank.model.text.language import count_languages
 
@@ -226,14 +224,15 @@ def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill
             parts = {part_directory(at) if several else "": plan for at, plan in enumerate(filled.parts)}
             new = [directory / path for path, plan in parts.items() if plan.earlier is None]
             evidence = evidence_of(directory / MODEL_DIRECTORY)
+            total, start, least = sum(map(_count, new)), 0, options.min_recall
             if evidence is not None:
-                count_words(new, filled.statistics, clock)
+                clock("words", 0, 2 * total)
+                count_words(new, filled.statistics, clock.advance)
             if new and several:
                 sync_directory(directory / PARTS)
                 sync_directory(directory)
 
             work, entries, built = Encodings(directory, leftover, filled.stored), list[PartEntry](), list[BuiltPart]()
-            total, start, least = sum(map(_count, new)), 0, options.min_recall
             before = None if (active := store.active_or_none()) is None else active.index
             for path, plan in parts.items():
                 part = directory / path

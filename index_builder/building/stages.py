@@ -1,14 +1,11 @@
 """Stages of a build before and after encoding, and its progress: what its caller hears of it, and how long each took.
 
-`ingest` writes the pool's good rows into a candidate table. `count_words` writes an inverted index of the words of each
-part, where they count: the texts are read twice, once for how common each word is, once to write every entry to its
-place; memory grows with the distinct words, and by 12 bytes a candidate while the hashes of the texts are sorted.
+`ingest` writes the pool's good rows into a candidate table.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,15 +14,11 @@ import orjson
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import PoolEmpty, TooManyRejected
-from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
-from polyrank.index_builder.generation.generation import CANDIDATES_FILE
-from polyrank.index_builder.generation.words import new_files, write_statistics
+from polyrank.index_builder.generation.candidates import CANDIDATES_FILE, CandidateTable, CandidateWriter
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.vectors.encoder import ContextEncoder, Model
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_object
 from polyrank.model.config import ModelConfig
-from polyrank.model.lexical.table import TableInParts, WordTable
-from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import Conversation
 
 # In these stages other processes begin to see the generation, so the build can no longer be cancelled.
@@ -36,9 +29,6 @@ OnProgress = Callable[[str, int, int | None], None]
 
 MOST_LISTED = 10_000  # a small compressed pool may hold millions of bad rows
 _ROWS_A_REPORT = 1000
-# Texts that are counted together take 9 to 28 bytes of memory for each letter.
-_LETTERS_AT_ONCE = 1 << 20
-_TEXTS_AT_ONCE = 8192
 # How many contexts "auto" times searches with, and how many candidates make one where no real ones are given.
 TIMED_CONTEXTS = 12
 _TURNS = 4
@@ -130,46 +120,11 @@ def ingest(
     return count, rejected
 
 
-def count_words(directories: Sequence[Path], statistics: Statistics | None, clock: StageClock) -> None:
-    """Write the words of the candidate tables of a build's parts.
-
-    `statistics`: those by which words count; None: those of all tables together.
-    """
-    tables = [CandidateTable(directory / CANDIDATES_FILE) for directory in directories]
-    clock("words", 0, 2 * sum(map(len, tables)))
-    none = Statistics.of([])
-    counted = [reduce(Statistics.plus, map(Statistics.of, _pieces(table, clock)), none) for table in tables]
-    statistics = statistics or reduce(Statistics.plus, counted)
-    for directory, table, own in zip(directories, tables, counted, strict=True):
-        tells = statistics.rarity(own.keys) > 0
-        files = TableInParts(own.keys[tells], own.frequencies[tells], len(table), new_files(directory))
-        for texts in _pieces(table, clock):
-            files.add(WordTable.of(texts, statistics))
-        files.finished(statistics)
-        write_statistics(directory, statistics)
-
-
 def languages_of(model: Path) -> list[str]:
     """Return the languages that the model in a directory learnt, as its checkpoint says; empty: it does not."""
     path = model / CONFIG_FILE
     config = read_object(path) if path.is_file() else {}
     return list(ModelConfig.from_json(config).languages) if config.get("languages") else []
-
-
-def _pieces(table: CandidateTable, clock: StageClock) -> Iterator[list[str]]:
-    """Yield the texts of a table in order, some at a time, and announce each piece when it was used."""
-    piece: list[str] = []
-    letters = 0
-    for text in (text for _, batch in table.batches() for text in batch):
-        piece.append(text)
-        letters += len(text)
-        if letters >= _LETTERS_AT_ONCE or len(piece) >= _TEXTS_AT_ONCE:
-            yield piece
-            clock.advance(len(piece))
-            piece, letters = [], 0
-    if piece:
-        yield piece
-        clock.advance(len(piece))
 
 
 class EncodedContext(NamedTuple):

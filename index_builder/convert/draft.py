@@ -7,7 +7,7 @@ from typing import Any
 
 from polyrank.index_builder.convert.rows import Object
 from polyrank.index_builder.convert.times import readings
-from polyrank.index_builder.pool.letters import are_true_and_false, has_tags
+from polyrank.index_builder.pool.values import are_true_and_false, has_tags
 
 _MOST_FIELDS, _MOST_DEPTH, _MOST_KEYS = 60, 8, 40
 _EXAMPLE = 60  # characters

@@ -28,7 +28,7 @@ from jmespath.exceptions import JMESPathError
 from polyrank.index_builder.convert.rows import Object
 from polyrank.index_builder.convert.texts import FORMS
 from polyrank.index_builder.pool.documents import RowError
-from polyrank.index_builder.pool.letters import is_false
+from polyrank.index_builder.pool.values import is_false
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 

@@ -22,9 +22,9 @@ import pyarrow as pa
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import MAX_FIELDS, Fields, RowError
 from polyrank.index_builder.pool.excel import sheet_rows
-from polyrank.index_builder.pool.letters import SAMPLE_BYTES, guessed
 from polyrank.index_builder.pool.parquet import plain_rows
 from polyrank.index_builder.pool.text import decoded, json_rows, lines_of, marked_encoding, opened, table_of
+from polyrank.index_builder.pool.values import SAMPLE_BYTES, guessed
 from polyrank.model.inputs import open_input
 
 Object = dict[str, Any]

@@ -20,8 +20,8 @@ from polyrank.index_builder.convert.rows import Object
 from polyrank.index_builder.convert.texts import message_text, read
 from polyrank.index_builder.convert.times import readings
 from polyrank.index_builder.pool.documents import MAX_TEXT_CHARACTERS, RowError, kept_metadata
-from polyrank.index_builder.pool.letters import has_tags, says_nothing, shown
 from polyrank.index_builder.pool.rows import SeenHashes
+from polyrank.index_builder.pool.values import has_tags, says_nothing, shown
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import Dialogue

@@ -5,7 +5,7 @@ import re
 from functools import cache
 from typing import Any
 
-from polyrank.index_builder.pool.letters import has_tags
+from polyrank.index_builder.pool.values import has_tags
 
 FORMS = ("plain", "entities", "html", "mail")
 _PARTS = ("text", "content", "refusal", "value")  # where a part of a message, of whatever type, has its text

@@ -22,6 +22,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.local import IdIndex, hash_id
 from polyrank.model.representations import Representations
 
+CANDIDATES_FILE = "candidates.arrow"
 TEXTS_FILE = "texts.index"
 BATCH_ROWS = 8192
 PART_ROWS = 2048

@@ -29,7 +29,7 @@ import orjson
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.index_builder.pool.instants import Instant, instant
+from polyrank.index_builder.pool.values import Instant, instant
 from polyrank.model.text.reading import Steps
 
 _Mask = NDArray[np.bool_]

@@ -21,18 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.generation.candidates import TEXTS_FILE, CandidateTable, KnownTexts, TextIndex
+from polyrank.index_builder.generation.candidates import (
+    CANDIDATES_FILE,
+    TEXTS_FILE,
+    CandidateTable,
+    KnownTexts,
+    TextIndex,
+)
 from polyrank.index_builder.generation.manifest import MANIFEST_FILE, PARTS, FileEntry, Manifest, part_directory
 from polyrank.index_builder.generation.words import Words, evidence_of, open_words
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.layout import TEMPORARY_PREFIX, why_not_plain
-from polyrank.index_builder.vectors.blocks import LATE_FILE, late_files
-from polyrank.index_builder.vectors.local import IDS_FILE, MATRIX_FILE, LocalEmbeddings
+from polyrank.index_builder.vectors.local import IDS_FILE, LATE_FILE, MATRIX_FILE, LocalEmbeddings, late_files
 from polyrank.model.errors import CheckpointInvalid, shortage_in
 from polyrank.model.inputs import open_input, read_input
 from polyrank.model.representations import LateRows, Representations
 
-CANDIDATES_FILE = "candidates.arrow"
 INDEX_FILE = "index.faiss"
 ORDER_FILE = "order.bin"
 MODEL_DIRECTORY = "model"

@@ -1,24 +1,31 @@
 """What a generation says of itself and of its parts: `manifest.json`, read strictly.
 
-A manifest carries a sha256 of its own content and one of every other file, so that every flipped byte is noticed.
+A manifest carries a sha256 of its own content and one of every other file, so that every flipped byte is noticed, and
+so is what is missing or unknown.
 """
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import NoneType
-from typing import Any
+from hashlib import sha256
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import orjson
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.generation.slots import ALL, SLOTS, Slots
 from polyrank.index_builder.index.choice import IndexSpec
-from polyrank.index_builder.records import exactly, record, sealed, unsealed
-from polyrank.index_builder.vectors.encoder import DTYPES
+from polyrank.index_builder.vectors.local import DTYPES
 from polyrank.index_builder.vectors.redis import MAX_DIM
+from polyrank.model.options import without_none
 from polyrank.model.representations import LateRows
 
 FORMAT_VERSION = 5
 MANIFEST_FILE = "manifest.json"
 PARTS = "parts"
+
+T = TypeVar("T")
 
 _TIMES = ("p50_ms", "p99_ms")
 _RECALL: dict[str, type] = {
@@ -153,9 +160,9 @@ class Manifest:
         another generation or another format, or its checksum does not fit.
         """
         try:
-            body = unsealed(content, FORMAT_VERSION)
+            body = unsealed(content)
             readers = {"index": _index, "recall": _recall, "parts": _parts}
-            manifest = record(cls, body, "manifest", readers)
+            manifest = _record(cls, body, "manifest", readers)
             _check_bounds(manifest, generation)
         except (ValueError, KeyError) as error:
             raise GenerationCorrupt(generation, f"{MANIFEST_FILE}: {error}") from error
@@ -192,7 +199,7 @@ def _check_parts(manifest: Manifest) -> None:
 
 def _index(value: object) -> IndexSpec:
     try:
-        spec = record(IndexSpec, value, "index")
+        spec = _record(IndexSpec, value, "index")
     except ValueError:
         spec = None
     if spec is None or (spec.kind == "exact") != (spec.factory is None):
@@ -210,12 +217,87 @@ def part_directory(part: int) -> str:
 
 def _parts(value: object) -> list[PartEntry]:
     readers = {"index": _index, "recall": _recall}
-    return [record(PartEntry, each, "parts", readers) for each in exactly(list, value, "parts")]
+    return [_record(PartEntry, each, "parts", readers) for each in _exactly(list, value, "parts")]
 
 
 def _recall(value: object) -> dict[str, Any]:
-    recall = exactly(dict, value, "recall")
+    recall = _exactly(dict, value, "recall")
     if set(recall) != set(_RECALL):
         raise ValueError(f"recall must be {', '.join(_RECALL)}")
     untimed = dict.fromkeys(_TIMES, NoneType) if recall["count"] == 0 else {}
-    return {name: exactly(kind, recall[name], name) for name, kind in {**_RECALL, **untimed}.items()}
+    return {name: _exactly(kind, recall[name], name) for name, kind in {**_RECALL, **untimed}.items()}
+
+
+def sealed(body: Mapping[str, Any]) -> bytes:
+    """Write fields as JSON, with the sha256 of the others among them."""
+    return _dumped({**body, "sha256": sha256(_dumped(body)).hexdigest()})
+
+
+def unsealed(content: bytes) -> dict[str, Any]:
+    """Read what `sealed` wrote in this format, without the field "format_version", which says so.
+
+    Raises ValueError if it is of another format, or its checksum does not fit.
+    """
+    body = orjson.loads(content)
+    if not isinstance(body, dict):
+        raise ValueError("is no JSON object")
+    version = body.get("format_version")
+    # First of all: another format may differ in everything else.
+    if type(version) is not int or version < 1:
+        raise ValueError(f"format_version must be {FORMAT_VERSION}")
+    if version != FORMAT_VERSION:
+        older = "older", "build again, into another directory"  # nothing knows what else an older store holds
+        age, do = ("newer", "upgrade polyrank") if version > FORMAT_VERSION else older
+        raise ValueError(f"format {version} is {age} than this polyrank reads ({FORMAT_VERSION}); {do}")
+    body.pop("sha256", None)
+    if content != sealed(body):
+        raise ValueError("its checksum does not fit its content")
+    del body["format_version"]
+    return body
+
+
+def _dumped(body: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
+
+
+def _record(
+    cls: type[T], value: object, where: str, readers: Mapping[str, Callable[[object], object]] | None = None
+) -> T:
+    """Read a dataclass from a JSON object with exactly its fields; `readers` read those whose type does not say enough.
+
+    `where` names the object in messages. Raises ValueError if a field is missing, unknown or of another type.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} must be an object")
+    kinds = get_type_hints(cls)
+    if missing := sorted(set(kinds) - set(value)):
+        raise ValueError(f"{missing[0]} is missing")
+    if unknown := sorted(set(value) - set(kinds)):
+        raise ValueError(f"{unknown[0]} is unknown")
+    readers = readers or {}
+    return cls(
+        **{
+            name: readers[name](value[name]) if name in readers else _typed(kind, value[name], name)
+            for name, kind in kinds.items()
+        }
+    )
+
+
+def _typed(kind: Any, value: object, name: str) -> Any:
+    """Read a value of a dataclass's, a dictionary's, a list's or a plain type, or None where that is another choice."""
+    if isinstance(kind, UnionType) and NoneType in get_args(kind):
+        return None if value is None else _typed(without_none(kind), value, name)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _record(kind, value, name)
+    if get_origin(kind) is dict:
+        return {key: _typed(get_args(kind)[1], each, key) for key, each in _exactly(dict, value, name).items()}
+    if get_origin(kind) is list:
+        return [_typed(get_args(kind)[0], each, name) for each in _exactly(list, value, name)]
+    return _exactly(kind, value, name)
+
+
+def _exactly(kind: Any, value: object, name: str) -> Any:
+    """The value, if it is of exactly this type: True is no int, 1 is no float. Raises ValueError."""
+    if type(value) is not kind:
+        raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}")
+    return value

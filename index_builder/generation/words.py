@@ -7,23 +7,27 @@ The files are memory-mapped. A generation whose model counts no words has none o
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from polyrank.index_builder.generation.candidates import CANDIDATES_FILE, CandidateTable
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_object
 from polyrank.model.config import ModelConfig
-from polyrank.model.lexical.features import ROW_FEATURES
 from polyrank.model.lexical.score import LexicalScore
-from polyrank.model.lexical.table import NewArray, WordTable
+from polyrank.model.lexical.table import ROW_FEATURES, TableInParts, WordTable
 from polyrank.model.lexical.words import Statistics
 
 WORDS_DIRECTORY = "words"
+
+# Texts that are counted together take 9 to 28 bytes of memory for each letter.
+_LETTERS_AT_ONCE = 1 << 20
+_TEXTS_AT_ONCE = 8192
 
 _TABLE: Mapping[str, DTypeLike] = {
     "keys": np.uint64,
@@ -51,9 +55,6 @@ class Words:
     evidence: LexicalScore
     table: WordTable
 
-    def table_of(self, texts: Sequence[str]) -> WordTable:
-        return WordTable.of(texts, self.table.statistics)
-
 
 def evidence_of(model: Path) -> LexicalScore | None:
     """Return the evidence of the model in a directory; None where words do not count."""
@@ -63,6 +64,47 @@ def evidence_of(model: Path) -> LexicalScore | None:
         return None
     model_config = ModelConfig.from_json(config)
     return None if model_config.evidence is None else LexicalScore(model_config.evidence, model_config.has_network)
+
+
+def count_words(directories: Sequence[Path], statistics: Statistics | None, on_rows: Callable[[int], None]) -> None:
+    """Write the words of the candidate tables of a build's parts.
+
+    The texts are read twice, once for how common each word is, once to write every entry to its place. Memory grows
+    with the distinct words, and by 12 bytes a candidate while the hashes of the texts are sorted.
+
+    `statistics`: those by which words count; None: those of all tables together. `on_rows`: called with a number of
+    rows whenever so many more were read; each row is told twice.
+    """
+    tables = [CandidateTable(directory / CANDIDATES_FILE) for directory in directories]
+    none = Statistics.of([])
+    counted = [reduce(Statistics.plus, map(Statistics.of, _pieces(table, on_rows)), none) for table in tables]
+    statistics = statistics or reduce(Statistics.plus, counted)
+    for directory, table, own in zip(directories, tables, counted, strict=True):
+        (directory / WORDS_DIRECTORY).mkdir()
+        tells = statistics.rarity(own.keys) > 0
+        new_array = partial(_new_file, directory)
+        files = TableInParts(own.keys[tells], own.frequencies[tells], len(table), new_array)
+        for texts in _pieces(table, on_rows):
+            files.add(WordTable.of(texts, statistics))
+        files.finished(statistics)
+        for name, array in statistics.arrays().items():
+            np.save(_path(directory, f"statistics-{name}"), array)
+
+
+def _pieces(table: CandidateTable, on_rows: Callable[[int], None]) -> Iterator[list[str]]:
+    """Yield the texts of a table in order, some at a time, and tell of each piece when it was used."""
+    piece: list[str] = []
+    letters = 0
+    for text in (text for _, batch in table.batches() for text in batch):
+        piece.append(text)
+        letters += len(text)
+        if letters >= _LETTERS_AT_ONCE or len(piece) >= _TEXTS_AT_ONCE:
+            yield piece
+            on_rows(len(piece))
+            piece, letters = [], 0
+    if piece:
+        yield piece
+        on_rows(len(piece))
 
 
 def open_words(directory: Path, evidence: LexicalScore, count: int) -> Words:
@@ -77,18 +119,6 @@ def open_words(directory: Path, evidence: LexicalScore, count: int) -> Words:
     _check_statistics(statistics)
     _check_table(table, count)
     return Words(evidence, WordTable.from_arrays(table, Statistics.from_arrays(statistics)))
-
-
-def new_files(directory: Path) -> NewArray:
-    """Prepare the words of the generation in a directory; the arrays of its table become files there."""
-    (directory / WORDS_DIRECTORY).mkdir()
-    return partial(_new_file, directory)
-
-
-def write_statistics(directory: Path, statistics: Statistics) -> None:
-    """Write the statistics beside the table in a generation's directory."""
-    for name, array in statistics.arrays().items():
-        np.save(_path(directory, f"statistics-{name}"), array)
 
 
 def _path(directory: Path, name: str) -> Path:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from polyrank.index_builder.pool.instants import instant, seems_a_date
-from polyrank.index_builder.pool.letters import has_tags, says_nothing, shown
+from polyrank.index_builder.pool.values import has_tags, instant, says_nothing, seems_a_date, shown
 from polyrank.model.evaluation.beir import titled
 from polyrank.model.text.folding import folded_line
 

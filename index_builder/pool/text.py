@@ -33,7 +33,7 @@ from polyrank.index_builder.pool.documents import (
     require_columns,
     shown_names,
 )
-from polyrank.index_builder.pool.letters import LONGEST_ANSWER, SAMPLE_BYTES, are_true_and_false, guessed, is_false
+from polyrank.index_builder.pool.values import LONGEST_ANSWER, SAMPLE_BYTES, are_true_and_false, guessed, is_false
 from polyrank.model.inputs import BlankLines, Compression, open_unfolded
 
 # A longer line is refused, so that it does not fill the memory: 20,000 characters, escaped twice over, are 240 kB.

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.scale.cluster import require_token
-from polyrank.index_builder.vectors.encoder import CandidateEncoder, Model, rounded_all
+from polyrank.index_builder.vectors.encoder import CandidateEncoder, Model
+from polyrank.index_builder.vectors.local import rounded_all
 from polyrank.model import processor
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache

@@ -6,7 +6,7 @@ STORE/generations/.tmp-<id>/     being built, or being removed: leftovers.py
 STORE/generations/.journal-<id>  the finished chunks of a build: leftovers.py
 STORE/CURRENT, HISTORY, TRIAL    which generation is active, and which one is on trial: pointer.py
 STORE/loop/withdrawn.json        the last trial that a server has ended: pointer.py
-STORE/log/                       the updates of each generation: updates.py, update_log.py
+STORE/log/                       the updates of each generation: update_log.py
 STORE/rejected/<id>/             rejected.jsonl: the rows left out of a generation's pool
 STORE/feedback/                  what servers answered, and what became of it: none of the store's own files
 STORE/jobs/                      index jobs: building/job_records.py
@@ -63,8 +63,7 @@ from polyrank.index_builder.store.leftovers import (
 from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
 from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.switch import Switch
-from polyrank.index_builder.store.updates import MissedUpdates
+from polyrank.index_builder.store.switch import MissedUpdates, Switch
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import InvalidInput

@@ -149,6 +149,7 @@ class Snapshot:
     """A part of a generation at a revision; it never changes, and several threads may read it."""
 
     generation: Generation
+    slots: Slots  # which ids it holds
     revision: int  # of the last update of the generation
     order_end: int  # the place in the pool of the next row that an update adds to any part
     removed: Rows  # the generation's own rows that are no longer in it; ascending, (R,)
@@ -162,7 +163,8 @@ class Snapshot:
         embeddings = generation.embeddings
         buffer = _AddedRows(embeddings.dim, embeddings.dtype, generation.manifest.late)
         manifest = generation.manifest
-        return cls(generation, manifest.revision, manifest.order_end, _NONE, _NONE, buffer, 0, ())
+        slots = manifest.parts[0].slots
+        return cls(generation, slots, manifest.revision, manifest.order_end, _NONE, _NONE, buffer, 0, ())
 
     def updated(self, updates: Sequence[Update]) -> "Snapshot":
         """The snapshot after more updates. For one thread at a time, and on the latest snapshot only."""
@@ -244,14 +246,11 @@ class Snapshot:
             return self._tables
         tables = [*self._tables]
         for start in range(0, len(new), _ROWS_AT_ONCE):
-            tables.append(words.table_of([candidate.text for candidate in new[start : start + _ROWS_AT_ONCE]]))
+            texts = [candidate.text for candidate in new[start : start + _ROWS_AT_ONCE]]
+            tables.append(WordTable.of(texts, words.table.statistics))
             while len(tables) > 1 and len(tables[-2]) <= _STEP * len(tables[-1]):
                 tables[-2:] = [joined(tables[-2:])]
         return tuple(tables)
-
-    @property
-    def slots(self) -> Slots:
-        return self.generation.manifest.parts[0].slots
 
     def order(self, rows: Rows) -> Rows:
         """The places in the pool of rows, or of rows of an earlier revision; (N,)."""

@@ -1,6 +1,13 @@
-"""The update log of one generation: the file `STORE/log/<generation>.log`, which only grows.
+"""The update logs of a store, and the lock under which they are written.
 
-A record is
+    STORE/log/<generation>.log   the updates of a generation since it was built; it only grows
+    STORE/log/write.lock         held while an update is written, and while CURRENT changes
+    STORE/log/trial.lock         held while the generation on trial is given what it lacks
+
+A generation of several parts has one log for all of them. Only the active generation is updated; what another one
+receives when it becomes active says switch.py. Revisions grow over all generations: none is used twice.
+
+A record of a log is
 
     length u32 | checksum u32 | crc32 of these 8 bytes u32 | length bytes
 
@@ -20,10 +27,11 @@ What if the process dies here?
 Everything else that does not fit is damage, and refused.
 """
 
+import logging
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +41,11 @@ import numpy as np
 import orjson
 
 from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.documents import checked_id
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.vectors.blocks import fits
-from polyrank.index_builder.vectors.encoder import DTYPES
+from polyrank.index_builder.store.locks import locked, try_locked
+from polyrank.index_builder.vectors.local import DTYPES
 from polyrank.model.durable import make_directory, write_atomically
 from polyrank.model.inputs import open_input
 from polyrank.model.representations import LateRows, Representations
@@ -45,6 +54,9 @@ _FORMAT = 1
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<III")
 _READ_BYTES = 1 << 20
+_SUFFIX = ".log"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,77 @@ class Update:
     deletes: Sequence[str] = ()
 
 
+class UpdateLogs:
+    """The update logs under a store's root."""
+
+    def __init__(self, root: Path) -> None:
+        self._directory = root / "log"
+
+    @contextmanager
+    def writing(self, within_seconds: float | None = None) -> Iterator[None]:
+        """Be the only one who writes updates or changes CURRENT, for the block; StoreBusy if others take longer."""
+        make_directory(self._directory)
+        with locked(self._directory / "write.lock", within_seconds=within_seconds):
+            yield
+
+    def of(self, manifest: Manifest) -> "UpdateLog":
+        """The log of a generation, from its beginning; the file may not exist yet."""
+        subject = Subject(manifest.id, manifest.model.fingerprint, manifest.dim, manifest.dtype, manifest.late)
+        return UpdateLog(self.path(manifest.id), subject)
+
+    def path(self, generation: str) -> Path:
+        return self._directory / f"{generation}{_SUFFIX}"
+
+    def exists(self, generation: str) -> bool:
+        """Whether a generation has a log; every generation has one that is active, or was."""
+        return self.path(generation).exists()
+
+    def highest(self) -> int:
+        """The highest revision ever used, as far as the logs that are left tell."""
+        highest = 0
+        for each in self.all():
+            try:
+                each.catch_up()
+            except GenerationCorrupt as error:  # what comes before the damage was read
+                warn_of_loss(error)
+            highest = max(highest, each.revision, each.floor)
+        return highest
+
+    def was_active(self, manifest: Manifest) -> bool:
+        """Whether the generation is the active one, or was. Raises GenerationCorrupt if its log is damaged."""
+        own = self.of(manifest)
+        own.catch_up()
+        return own.was_active
+
+    def receiving(self) -> AbstractContextManager[bool]:
+        """Be the only one who gives a generation on trial what it lacks; yields whether nobody else does."""
+        make_directory(self._directory)
+        return try_locked(self._directory / "trial.lock")
+
+    def keep_only(self, generations: Collection[str]) -> None:
+        """Remove the logs of all other generations."""
+        for path in self._directory.glob(f"*{_SUFFIX}"):
+            if path.stem not in generations:
+                path.unlink()
+
+    def all(self, known_ids: Collection[str] = ()) -> "Iterator[UpdateLog]":
+        """Every log whose first record is whole, but those of the generations `known_ids`."""
+        for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
+            if path.stem in known_ids:
+                continue
+            try:
+                yield UpdateLog.of_file(path)
+            except FileNotFoundError:
+                continue  # removed a moment ago
+            except GenerationCorrupt as error:
+                warn_of_loss(error)
+
+
+def warn_of_loss(error: GenerationCorrupt) -> None:
+    """Log what is damaged: the updates behind the damage are lost."""
+    log.warning("updates are lost: %s", error)  # whole, because a builder's process shows no fields
+
+
 class UpdateLog:
     """The log of one generation, read from its beginning, a piece at a time.
 
@@ -106,7 +189,7 @@ class UpdateLog:
         return self._end
 
     @classmethod
-    def found(cls, path: Path) -> "UpdateLog":
+    def of_file(cls, path: Path) -> "UpdateLog":
         """The log in a file, with the subject of its first record; GenerationCorrupt if that is damaged or misnamed."""
         log = cls(path, Subject(path.stem, "", 0, "float16"))
         with open_input(path) as file:
@@ -168,15 +251,15 @@ class UpdateLog:
         body = _read(file, length)
         if len(body) < length:
             return None
-        found = crc32(body, self._sum)
-        if found != expected:
+        checksum = crc32(body, self._sum)
+        if checksum != expected:
             raise self._damaged(f"is damaged at byte {at}, or not of this place")
         try:
             (size,) = _LENGTH.unpack_from(body)
             content: dict[str, Any] = orjson.loads(body[_LENGTH.size : _LENGTH.size + size])
         except (ValueError, struct.error) as error:
             raise self._foreign() from error
-        self._end, self._sum = at + _HEAD.size + length, found
+        self._end, self._sum = at + _HEAD.size + length, checksum
         return content, memoryview(body)[_LENGTH.size + size :]
 
     def _understood(self, content: dict[str, Any], behind: memoryview) -> Update | None:
@@ -190,7 +273,7 @@ class UpdateLog:
             elif "active" in content:
                 self.was_active = True
             else:
-                upserts = [Candidate(checked_id(named), *row) for named, *row in content["upserts"]]
+                upserts = [Candidate(checked_id(candidate_id), *row) for candidate_id, *row in content["upserts"]]
                 vectors = self._vectors(behind, len(upserts), content.get("rows"))
                 self.revision, self.checksum = int(content["revision"]), self._sum
                 return Update(self.revision, upserts, vectors, content["deletes"])
@@ -205,10 +288,10 @@ class UpdateLog:
             return Representations(values.reshape(count, self.subject.dim))
         counts, end = np.array(rows or [], np.int64), count * self.subject.dim
         first = values[:end].reshape(count, self.subject.dim)
-        made = Representations(first, values[end:].reshape(-1, late.dim), counts)
-        if not fits(made, late):
+        representations = Representations(first, values[end:].reshape(-1, late.dim), counts)
+        if not representations.fits(late):
             raise ValueError("the rows do not fit the candidates")
-        return made
+        return representations
 
     def create(self) -> None:
         """Make the file if there is none: an active generation has a log, even an empty one."""
@@ -229,7 +312,7 @@ class UpdateLog:
     def _described_update(self, update: Update) -> tuple[dict[str, Any], bytes]:
         rows = [[checked_id(candidate.id), candidate.text, candidate.metadata] for candidate in update.upserts]
         content = {"revision": update.revision, "upserts": rows, "deletes": list(update.deletes)}
-        if update.upserts and not fits(update.vectors, self.subject.late):
+        if update.upserts and not update.vectors.fits(self.subject.late):
             raise ValueError("the rows of the second stage are not those that the generation's model makes")
         first, late, counts = update.vectors
         behind = np.ascontiguousarray(first, DTYPES[self.subject.dtype]).tobytes()

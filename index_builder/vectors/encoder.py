@@ -1,20 +1,17 @@
-"""What the index builder asks of a model, as `VectorRanker` and `LexicalRanker` do it; and how vectors are rounded."""
+"""What the index builder asks of a model, which `VectorRanker` and `LexicalRanker` have."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.errors import BuildError
-from polyrank.index_builder.names import DTYPE_NAMES
 from polyrank.model.representations import LateRows, Representations
 
 if TYPE_CHECKING:
     from polyrank.model.text.assembly import Conversation, Truncation
 
-DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name).newbyteorder("<") for name in DTYPE_NAMES}
 # Candidate texts to what the model makes of them.
 Encode = Callable[[list[str]], Representations]
 
@@ -70,18 +67,3 @@ def encode_texts(encoder: TextEncoder, texts: Sequence[str]) -> Representations:
     """Return what a model makes of texts."""
     tokens, _ = encoder.tokenize_candidates(texts)
     return encoder.represent_candidates(tokens)
-
-
-def rounded(vectors: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Round vectors to a store's dtype. Raises BuildError if a value is not finite, before or after rounding."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        stored = vectors.astype(DTYPES[dtype], copy=False)
-    if not np.isfinite(stored).all():
-        raise BuildError(f"the model gave vectors that are not finite in {dtype}; check its weights")
-    return stored
-
-
-def rounded_all(representations: Representations, dtype: str) -> Representations:
-    """Round everything of candidates; errors as `rounded`."""
-    late = None if representations.late is None else rounded(representations.late, dtype)
-    return Representations(rounded(representations.first, dtype), late, representations.counts)

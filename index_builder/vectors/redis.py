@@ -37,7 +37,7 @@ from polyrank.index_builder.redis_client import (
     disconnect,
     translated,
 )
-from polyrank.index_builder.vectors.encoder import DTYPES
+from polyrank.index_builder.vectors.local import DTYPES
 from polyrank.model.representations import LateRows
 
 MGET_KEYS = 512

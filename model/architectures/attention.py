@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
 class ContextCodes(NamedTuple):
@@ -111,8 +110,3 @@ def attended_vectors(context: ContextCodes, candidate_embeddings: Tensor) -> Ten
     """
     s = candidate_embeddings.float() @ context.vectors.float().transpose(-1, -2)  # (B, N, M)
     return masked_softmax(s, context.mask[:, None, :]) @ context.vectors.float()
-
-
-def unit_length(vectors: Tensor) -> Tensor:
-    """Scale vectors along the last axis to length 1; zero vectors stay zero."""
-    return F.normalize(vectors.float(), dim=-1)

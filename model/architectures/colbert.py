@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
+from polyrank.model.architectures.attention import ContextCodes, one_vector_each
 from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.sums import Unexplained
-from polyrank.model.architectures.vector import CandidateState, ContextState, VectorEncoder, masked_mean
+from polyrank.model.architectures.vector import CandidateState, ContextState, VectorEncoder, masked_mean, unit_length
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import ColbertConfig

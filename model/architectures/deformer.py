@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.backbone import Backbone, Layer, TensorBatch, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.sums import Unexplained
@@ -23,6 +23,7 @@ from polyrank.model.architectures.vector import (
     VectorEncoder,
     score_head,
     second_stage_unexplained,
+    unit_length,
 )
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyrank.model.architectures.attention import ContextCodes, code_attention, unit_length
+from polyrank.model.architectures.attention import ContextCodes, code_attention
 from polyrank.model.architectures.backbone import Activation, Backbone, Layer, TensorBatch, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.sums import Float64, StateSums, Unexplained, code_sums
@@ -23,6 +23,7 @@ from polyrank.model.architectures.vector import (
     as_numpy,
     second_stage_unexplained,
     side_by_side,
+    unit_length,
 )
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid

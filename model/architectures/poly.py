@@ -9,11 +9,10 @@ from polyrank.model.architectures.attention import (
     first_outputs,
     last_and_first_outputs,
     last_outputs,
-    unit_length,
 )
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.sums import Float64, StateSums, code_sums, of_length_one, output_sums
-from polyrank.model.architectures.vector import VectorEncoder, as_numpy
+from polyrank.model.architectures.vector import VectorEncoder, as_numpy, unit_length
 from polyrank.model.config import ModelConfig
 
 _OUTPUTS = {"first": first_outputs, "last": last_outputs, "last+first": last_and_first_outputs}

@@ -8,14 +8,9 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from polyrank.model.architectures.attention import (
-    ContextCodes,
-    attended_vectors,
-    one_vector_each,
-    poly_scores,
-    unit_length,
-)
+from polyrank.model.architectures.attention import ContextCodes, attended_vectors, one_vector_each, poly_scores
 from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.sums import Float64, StateSums, Unexplained, reduction_sums
@@ -397,3 +392,8 @@ def masked_mean(rows: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of the rows (..., K, D) whose mask (..., K) is True, (..., D) float32; zero if none is."""
     weights = mask[..., None].float()
     return (rows.float() * weights).sum(dim=-2) / weights.sum(dim=-2).clamp(min=1.0)
+
+
+def unit_length(vectors: Tensor) -> Tensor:
+    """Scale vectors along the last axis to length 1; zero vectors stay zero."""
+    return F.normalize(vectors.float(), dim=-1)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
+from polyrank.model.architectures.attention import ContextCodes, one_vector_each
 from polyrank.model.architectures.backbone import Backbone, TensorBatch, layers_of
 from polyrank.model.architectures.batching import pad
 from polyrank.model.architectures.cross import CrossEncoder
@@ -23,6 +23,7 @@ from polyrank.model.architectures.vector import (
     masked_mean,
     score_head,
     second_stage_unexplained,
+    unit_length,
 )
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput

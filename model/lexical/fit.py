@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyrank.model.config import LexicalConfig
-from polyrank.model.lexical.features import FEATURES, TEXT_FEATURES
+from polyrank.model.lexical.score import FEATURES, TEXT_FEATURES
 from polyrank.model.measures import Ties
 
 _L2 = 1e-3  # on weights times the deviation of their features

@@ -5,6 +5,7 @@ All arrays may be memory-mapped; a query reads the entries of its own words alon
 A pool that is read in pieces, or updated, has its table put together from tables of its parts.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -12,10 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from polyrank.model.lexical.features import ROW_FEATURES, Factors
 from polyrank.model.lexical.words import Statistics, WordCounts, count_words, keys_of, normalised
 
 _K1, _B = 0.9, 0.4  # as in Anserini; on held-out training dialogues other values did as well
+
+Factors = Mapping[str, float]  # by which words, texts or features count
+
+
+def length(word_count: int) -> float:
+    """Return the logarithm of a candidate's number of words plus one.
+
+    >>> length(0), length(1)
+    (0.0, 0.6931471805599453)
+    """
+    return math.log1p(word_count)
+
+
+ROW_FEATURES: Mapping[str, Callable[[int], float]] = {"length": length}
+"""The features of a candidate alone, from its number of words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from polyrank.model.checkpoint.lookup import called
 from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.runners import NO_RUNNER, Choice
-from polyrank.model.lexical.features import unread
-from polyrank.model.lexical.score import LexicalScore
+from polyrank.model.lexical.score import LexicalScore, unread
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import Additions, ContextEncoding, LateRows, Representations

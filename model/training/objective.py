@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.architectures.attention import ContextCodes
+from polyrank.model.architectures.vector import unit_length
 from polyrank.model.checkpoint.read import Encoder
 from polyrank.model.measures import Ties
 from polyrank.model.rankers.networks import NetworkRanker

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
-from polyrank.model.lexical.features import FEATURES, read
 from polyrank.model.lexical.fit import Figures, Files, ScoredList, fit, rounded, shares
-from polyrank.model.lexical.score import feature_table
+from polyrank.model.lexical.score import FEATURES, feature_table, read
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics, normalised
 from polyrank.model.rankers.networks import CrossRanker, Ranker, Retriever

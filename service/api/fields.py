@@ -21,7 +21,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core.core_schema import CoreSchema, no_info_before_validator_function
 
 from polyrank.index_builder.pool.documents import ID_PATTERN, MAX_ID_CHARS, check_value, checked_id, kept_metadata
-from polyrank.index_builder.pool.instants import bound, instant
+from polyrank.index_builder.pool.values import bound, instant
 
 # For types of which the largest stands first: pydantic copies what does not fit one, and no other thread goes on.
 IN_ORDER = Field(union_mode="left_to_right")

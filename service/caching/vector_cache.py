@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.vectors.blocks import each_of
-from polyrank.index_builder.vectors.encoder import DTYPES
+from polyrank.index_builder.vectors.local import DTYPES
 from polyrank.index_builder.vectors.redis import CORRUPT, HIT, MISS, StoredRows
-from polyrank.model.representations import Representations
+from polyrank.model.representations import Representations, each_of
 from polyrank.service.caching.redis_server import Budget, RedisServer
 
 ENTRY_BYTES = 220  # of an entry besides its name and its value: measured with tracemalloc, CPython 3.11

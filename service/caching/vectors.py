@@ -19,8 +19,8 @@ from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
-from polyrank.index_builder.vectors.blocks import each_of
-from polyrank.index_builder.vectors.encoder import Encode, rounded, rounded_all
+from polyrank.index_builder.vectors.encoder import Encode
+from polyrank.index_builder.vectors.local import rounded, rounded_all
 from polyrank.index_builder.vectors.redis import (
     ROWS_VERSION,
     RedisEmbeddings,
@@ -28,7 +28,7 @@ from polyrank.index_builder.vectors.redis import (
     beginning_of,
     rows_beginning_of,
 )
-from polyrank.model.representations import LateRows, Representations
+from polyrank.model.representations import LateRows, Representations, each_of
 from polyrank.model.text.chat import CONVERSATIONS
 from polyrank.service.caching.redis_server import Budget, RedisServer
 from polyrank.service.caching.vector_cache import CountCache, Lru, RedisTier, RowsCache, TextCache, known_of

@@ -36,7 +36,7 @@ from polyrank.index_builder.building.stages import PUBLISHING
 from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.updates import UpdateLogs
+from polyrank.index_builder.store.update_log import UpdateLogs
 from polyrank.model.checkpoint.lookup import LEXICAL
 from polyrank.model.durable import write_atomically
 from polyrank.model.errors import InvalidInput, RankingError, shortage_in

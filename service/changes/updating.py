@@ -12,8 +12,8 @@ import numpy as np
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.update_log import Update, UpdateLog
-from polyrank.index_builder.vectors.encoder import rounded_all
+from polyrank.index_builder.store.update_log import Update
+from polyrank.index_builder.vectors.local import rounded_all
 from polyrank.model.representations import Representations
 from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
 from polyrank.service.live.switching import Live
@@ -62,7 +62,6 @@ class Updating:
         self._waiting = 0
         self._changing: dict[str, asyncio.Future[None]] = {}  # texts of updates in progress, and their ends
         self._refreshing: asyncio.Future[Serving | None] | None = None
-        self._log: UpdateLog | None = None
 
     async def upsert(self, candidates: Sequence[Candidate]) -> Acknowledged:
         """Add candidates; one with the id of another takes its place.
@@ -188,12 +187,10 @@ class Updating:
             serving = self._live.refresh()
             if serving is None or serving.generation.id != generation:
                 return None
-            missing = serving.missing(deletes)
-            if self._log is None or self._log.subject.generation != generation:
-                self._log = self._store.updates.of(serving.generation.manifest)
-            log = self._log
-            log.catch_up()
+            # It was just read to its end, and nobody else may append: another thread that reads it finds nothing new.
+            log = serving.log
             revision = 1 + max(log.revision, log.floor, serving.generation.manifest.revision)
+            missing = serving.missing(deletes)
             # Missing ids are written, too: a generation that is being built may hold them.
             log.append(Update(revision, upserts, made, deletes))
         self._live.refresh()

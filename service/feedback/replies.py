@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from polyrank.index_builder.errors import GenerationError
-from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.index_builder.generation.generation import CANDIDATES_FILE
+from polyrank.index_builder.generation.candidates import CANDIDATES_FILE, CandidateTable
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.local import IDS_FILE, IdIndex

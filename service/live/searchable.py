@@ -17,7 +17,8 @@ from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.vectors.encoder import DTYPES, encode_texts
+from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.index_builder.vectors.local import DTYPES
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError, shortage_in
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import Representations

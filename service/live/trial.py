@@ -22,7 +22,7 @@ from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store import pointer
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pointer import Trial
-from polyrank.index_builder.store.updates import MissedUpdates
+from polyrank.index_builder.store.switch import MissedUpdates
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.checkpoint.lookup import find_base_files

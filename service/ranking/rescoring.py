@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.generation.words import Words
-from polyrank.index_builder.vectors.blocks import each_of
-from polyrank.model.representations import Representations
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.representations import Representations, each_of
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import Steps, in_parts
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
@@ -165,7 +165,7 @@ def list_words(
     """
     tables = []
     for part in in_parts(texts):
-        tables.append(words.table_of(part))
+        tables.append(WordTable.of(part, words.table.statistics))
         yield
     share = words.evidence.turns_share(conversation, tables) if turns_share is None else turns_share
     values, asked = [np.empty(0, np.float32)], words.evidence.sharing(share).asked(conversation, words.table.statistics)

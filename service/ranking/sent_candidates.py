@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError, StoreUnavailable
-from polyrank.index_builder.vectors.blocks import each_of
-from polyrank.index_builder.vectors.encoder import DTYPES, rounded_all
-from polyrank.model.representations import Additions, Representations
+from polyrank.index_builder.vectors.local import DTYPES, rounded_all
+from polyrank.model.representations import Additions, Representations, each_of
 from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.caching.redis_server import Budget

@@ -11,11 +11,9 @@ import pytest
 from fakes import HashEncoder
 
 from polyrank.index_builder.redis_client import connect
-from polyrank.index_builder.vectors.blocks import each_of
-from polyrank.index_builder.vectors.encoder import DTYPES, rounded_all
-from polyrank.index_builder.vectors.local import EmbeddingsWriter, LocalEmbeddings
+from polyrank.index_builder.vectors.local import DTYPES, EmbeddingsWriter, LocalEmbeddings, rounded_all
 from polyrank.index_builder.vectors.redis import HIT, MISS, RedisEmbeddings, drop_generation
-from polyrank.model.representations import LateRows, Representations
+from polyrank.model.representations import LateRows, Representations, each_of
 
 DIM = 5
 Embeddings = LocalEmbeddings | RedisEmbeddings

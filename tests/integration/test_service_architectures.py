@@ -21,8 +21,7 @@ import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.vectors.blocks import LATE_FILE
-from polyrank.index_builder.vectors.local import MATRIX_FILE
+from polyrank.index_builder.vectors.local import LATE_FILE, MATRIX_FILE
 from polyrank.model.rankers.networks import VectorRanker
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.assembly import Conversation

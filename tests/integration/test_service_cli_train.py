@@ -15,7 +15,7 @@ from tiny_training import orders, rows
 import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.config import LexicalConfig
-from polyrank.model.lexical.features import FEATURES
+from polyrank.model.lexical.score import FEATURES
 from polyrank.service.cli import main
 
 BASE_SEED = 0

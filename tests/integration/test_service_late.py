@@ -34,9 +34,7 @@ from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.redis_client import connect
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.vectors.blocks import LATE_FILE
-from polyrank.index_builder.vectors.encoder import rounded_all
-from polyrank.index_builder.vectors.local import MATRIX_FILE
+from polyrank.index_builder.vectors.local import LATE_FILE, MATRIX_FILE, rounded_all
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching import redis_server

@@ -226,7 +226,7 @@ def test_a_store_that_may_not_be_written_is_served_and_says_so(server: Served, m
     def read_only(*_: object, **__: object) -> int:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("polyrank.index_builder.store.updates.make_directory", read_only)
+    monkeypatch.setattr("polyrank.index_builder.store.update_log.make_directory", read_only)
     row = {"id": "a", "text": "w1"}
     told = problem(server.client.put("/index/candidates", json=[row]), 409, "store-read-only")
     assert problem(server.client.post("/index/candidates/delete", json={"ids": ["c1"]}), 409, "store-read-only") == told

@@ -17,7 +17,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
-from polyrank.index_builder.vectors.encoder import DTYPES, rounded_all
+from polyrank.index_builder.vectors.local import DTYPES, rounded_all
 from polyrank.index_builder.vectors.redis import (
     CORRUPT,
     HIT,

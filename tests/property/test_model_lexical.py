@@ -16,8 +16,7 @@ import polyrank
 import polyrank.model.lexical.words as words_module
 from polyrank.model.config import LexicalConfig
 from polyrank.model.evaluation.rankings import DEPTH, rank_lists, rerank, retrieve
-from polyrank.model.lexical.features import FEATURES
-from polyrank.model.lexical.score import LexicalScore
+from polyrank.model.lexical.score import FEATURES, LexicalScore
 from polyrank.model.lexical.table import TableInParts, WordTable, joined
 from polyrank.model.lexical.words import Statistics, normalised, words
 from polyrank.model.rankers.load import load_cross

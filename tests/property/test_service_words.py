@@ -15,7 +15,7 @@ from updated import LiveStore
 from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.config import LexicalConfig
-from polyrank.model.lexical.features import FEATURES, TURN_FEATURES
+from polyrank.model.lexical.score import FEATURES, TURN_FEATURES
 from polyrank.model.search import scan
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.ranking.parts import Serving

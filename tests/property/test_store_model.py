@@ -32,7 +32,7 @@ from updated import LiveStore
 from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.vectors.encoder import rounded_all
+from polyrank.index_builder.vectors.local import rounded_all
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import UnknownCandidates

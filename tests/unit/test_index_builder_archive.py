@@ -15,9 +15,8 @@ from fakes import HashEncoder, pool
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import BackupInvalid, GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.generation.manifest import FORMAT_VERSION
+from polyrank.index_builder.generation.manifest import FORMAT_VERSION, sealed, unsealed
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.records import sealed, unsealed
 from polyrank.index_builder.store import archive
 from polyrank.index_builder.store.archive import Backup, back_up, restore
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -297,7 +296,7 @@ def renamed(deep: bool) -> Callable[[Entries], Entries]:
 
     def rename(entries: Entries) -> Entries:
         name, content = entries[0]
-        body = unsealed(content, FORMAT_VERSION)
+        body = unsealed(content)
         entry = body["files"]["embeddings.bin"]
         more = ["d/" * 1500 + "file"] if deep else [str(number) for number in range(101)]
         body["files"] |= dict.fromkeys(more, entry)

@@ -5,10 +5,16 @@ import orjson
 import pytest
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.generation.manifest import BuildStats, FileEntry, Manifest, ModelReference, PartEntry
+from polyrank.index_builder.generation.manifest import (
+    BuildStats,
+    FileEntry,
+    Manifest,
+    ModelReference,
+    PartEntry,
+    sealed,
+)
 from polyrank.index_builder.generation.slots import SLOTS
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
-from polyrank.index_builder.records import sealed
 from polyrank.model.representations import LateRows
 
 ID = "20261121T013000123456-1a2b3c4d"

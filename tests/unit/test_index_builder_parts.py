@@ -32,7 +32,8 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import discard
 from polyrank.index_builder.store.membership import Counts, Membership
 from polyrank.index_builder.store.update_log import Update
-from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
+from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.index_builder.vectors.local import rounded_all
 from polyrank.model.errors import InvalidInput
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import LateRows, Representations

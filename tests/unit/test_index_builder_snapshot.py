@@ -8,7 +8,6 @@ from fakes import EVIDENCE, HashEncoder, pool
 
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.generation.generation import Generation
-from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import snapshot as snapshot_module
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -133,9 +132,9 @@ def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(with
 def test_the_words_of_a_long_log_are_read_in_parts(with_words: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_module, "_ROWS_AT_ONCE", 50)
     made: list[int] = []
-    table_of = Words.table_of
+    table_of = WordTable.of
     with monkeypatch.context() as patched:
-        patched.setattr(Words, "table_of", lambda words, texts: made.append(len(texts)) or table_of(words, texts))
+        patched.setattr(WordTable, "of", lambda texts, known: made.append(len(texts)) or table_of(texts, known))
         texts = [f"new {n % 9} of {n}" for n in range(1023)]
         after = with_words.updated([update(n + 1, {f"a{n}": text}) for n, text in enumerate(texts)])
     assert made == [50] * 20 + [23]

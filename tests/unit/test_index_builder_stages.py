@@ -1,4 +1,4 @@
-"""Which index a build chooses, by times that are given; and that words counted in a stream equal the table of all."""
+"""Which index a build chooses, by times that are given."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,30 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import EVIDENCE, HashEncoder, pool
+from fakes import HashEncoder, pool
 from numpy.typing import NDArray
 
-from polyrank.index_builder.building import pipeline, stages
+from polyrank.index_builder.building import pipeline
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions, BuildResult
 from polyrank.index_builder.building.stages import EncodedContext
-from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes
-from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.lexical.table import WordTable
-from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import Conversation, Truncation
 
 SCAN_IS_FAST = SearchTimes(10.0, 7.5)
 HNSW_IS_FAST = SearchTimes(10.0, 7.0)
 
 Codes = NDArray[np.float32]
-
-
-SOME = ["lamp", "Desk!", "a", "the", "v2.3", "?", "über", *(f"ord-{n}-x" for n in range(90))]
-SHARES = 1 / np.arange(1, len(SOME) + 1)  # the first are common, the last are rare
 
 
 class ConversationEncoder(HashEncoder):
@@ -141,58 +133,3 @@ def test_a_model_that_encodes_no_contexts_is_measured_with_the_pools_vectors(bui
     ((_, contexts),) = clock.asked
     assert [codes.shape for codes in contexts] == [(1, 8)] * 12
     assert (contexts[-1][0] == encoder.vector("text 36")).all()
-
-
-def texts(count: int, seed: int = 0) -> list[str]:
-    """Some of them equal, and some without a word."""
-    chance = np.random.default_rng(seed)
-    return [" ".join(chance.choice(SOME, chance.integers(1, 7), p=SHARES / SHARES.sum())) for _ in range(count)]
-
-
-def pool_of(given: list[str]) -> list[Candidate]:
-    return [Candidate(f"c{at}", text, {}) for at, text in enumerate(given)]
-
-
-def assert_equal(found: WordTable, expected: WordTable) -> None:
-    for part, other in ((found, expected), (found.statistics, expected.statistics)):
-        for name, array in other.arrays().items():
-            assert part.arrays()[name].dtype == array.dtype, name
-            np.testing.assert_array_equal(part.arrays()[name], array, name)
-
-
-@pytest.mark.parametrize(("batch", "letters"), [(8192, 1 << 20), (16, 1 << 20), (16, 40), (100, 1)])
-def test_however_it_is_cut_the_table_is_that_of_all_texts(tmp_path, monkeypatch, batch: int, letters: int) -> None:
-    monkeypatch.setattr(candidates, "BATCH_ROWS", batch)
-    monkeypatch.setattr(stages, "_TEXTS_AT_ONCE", batch + 1)
-    monkeypatch.setattr(stages, "_LETTERS_AT_ONCE", letters)
-    given = texts(100)
-    opened = GenerationStore(tmp_path).open(build(HashEncoder(evidence=EVIDENCE), pool_of(given), tmp_path).generation)
-    expected = WordTable.of(given, Statistics.of(given))
-    assert_equal(opened.words.table, expected)
-    assert 0 < len(expected.keys) < len(expected.statistics.keys), "common words are left out"
-    assert opened.words.evidence.config == EVIDENCE
-
-
-@pytest.mark.parametrize("given", [["?"], ["", "..."], ["lamp"]])
-def test_a_pool_with_hardly_any_words(tmp_path: Path, given: list[str]) -> None:
-    opened = GenerationStore(tmp_path).open(build(HashEncoder(evidence=EVIDENCE), pool_of(given), tmp_path).generation)
-    assert_equal(opened.words.table, WordTable.of(given, Statistics.of(given)))
-
-
-def test_progress_tells_each_row_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "_TEXTS_AT_ONCE", 16)
-    told: list[tuple[str, int, int | None]] = []
-    encoder = HashEncoder(evidence=EVIDENCE)
-    generation = build(encoder, pool_of(texts(40)), tmp_path, progress=lambda *each: told.append(each)).generation
-    assert [each for each in told if each[0] == "words"] == [("words", n, 80) for n in (0, 16, 32, 40, 56, 72, 80)]
-    assert list(dict.fromkeys(stage for stage, _, _ in told))[:3] == ["read", "words", "encode"]
-    assert GenerationStore(tmp_path).manifest(generation).build.seconds["words"] > 0
-
-
-def test_a_model_that_counts_no_words_has_none(tmp_path: Path) -> None:
-    stages: list[str] = []
-    generation = build(
-        HashEncoder(), pool_of(texts(9)), tmp_path, progress=lambda stage, *_: stages.append(stage)
-    ).generation
-    opened = GenerationStore(tmp_path).open(generation)
-    assert (opened.words, "words" in stages, (opened.path / "words").exists()) == (None, False, False)

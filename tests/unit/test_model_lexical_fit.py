@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from polyrank.model.lexical.features import FEATURES
 from polyrank.model.lexical.fit import ScoredList, fit, shares
+from polyrank.model.lexical.score import FEATURES
 
 TRUE = {"persona": 0.8, "told": -0.5, "last": 1.0, "before": 0.0, "older": 0.3, "length": -0.4}
 

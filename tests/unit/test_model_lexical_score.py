@@ -6,8 +6,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.lexical.features import FEATURES, TURN_FEATURES
-from polyrank.model.lexical.score import LexicalScore
+from polyrank.model.lexical.score import FEATURES, TURN_FEATURES, LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation

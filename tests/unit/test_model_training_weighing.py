@@ -24,8 +24,8 @@ from tiny_training import orders
 import polyrank
 from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.lexical.features import FEATURES
 from polyrank.model.lexical.fit import Figures, ScoredList
+from polyrank.model.lexical.score import FEATURES
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.rankers.networks import CrossRanker, VectorRanker

@@ -17,7 +17,8 @@ from polyrank.index_builder.generation.slots import slots_of
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update, UpdateLog
-from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
+from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.index_builder.vectors.local import rounded_all
 from polyrank.model.search.scan import product
 from polyrank.model.search.scan.plain import Status
 from polyrank.model.text.assembly import Conversation

@@ -39,6 +39,7 @@ from polyrank.index_builder.index.retrieval import search as search_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.snapshot import Snapshot, WordValues
 from polyrank.model.lexical.score import LexicalScore
+from polyrank.model.lexical.table import WordTable
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.reading import Steps, finish
 from polyrank.service.observe.metrics import Metrics
@@ -255,7 +256,7 @@ def test_what_is_reranked_counts_words_by_the_rerankers_weights(serving: Serving
     assert words is not None
     first = [place.text for place in before.places[:20]]
     pairs = scorer.score_pairs(finish(scorer.pair_steps(Conversation.of(TEXT), first))[0])
-    values = scorer.evidence.values(Conversation.of(TEXT), words.table_of(first))
+    values = scorer.evidence.values(Conversation.of(TEXT), WordTable.of(first, words.table.statistics))
     assert values.any()
     expected = [np.float32(0.5 * float(pair) + float(value)) for pair, value in zip(pairs, values, strict=True)]
     order = np.argsort(-np.array(expected), kind="stable").tolist()
@@ -282,7 +283,7 @@ def test_words_of_turns_count_as_little_for_the_reranker_whatever_ranked_before(
     candidates = tuple(Given(None, text) for text in texts)
     placed = rank(serving, asked(TEXT, candidates=candidates, top_n=4), Crowded()).places
     words, scorer = serving.generation.words, Crowded()
-    table = words.table_of(texts)
+    table = WordTable.of(texts, words.table.statistics)
     share = scorer.evidence.turns_share(Conversation.of(TEXT), [table])
     assert share < 0.9
     pairs = scorer.score_pairs(finish(scorer.pair_steps(Conversation.of(TEXT), texts))[0])
@@ -309,7 +310,7 @@ def test_texts_that_are_scored_as_pairs_count_words_as_the_generation_has_them(s
 
     words = serving.generation.words
     with_words, alone = asyncio.run(scored(words)), asyncio.run(scored(None))
-    values = CrossOfWords.evidence.values(conversation, words.table_of(texts))
+    values = CrossOfWords.evidence.values(conversation, WordTable.of(texts, words.table.statistics))
     assert with_words.scores.tolist() == CrossOfWords.evidence.scores(alone.scores, values).tolist()
     assert with_words.scores.tolist() != alone.scores.tolist()
     assert (with_words.tokens, with_words.truncation) == (alone.tokens, alone.truncation)

@@ -17,7 +17,7 @@ from pydantic.json_schema import models_json_schema
 
 from polyrank.model.architectures.sums import Unexplained
 from polyrank.model.errors import InvalidInput, RankingError, Shortage
-from polyrank.model.lexical.features import FEATURES
+from polyrank.model.lexical.score import FEATURES
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.service import errors as service
 from polyrank.service.api.answers import Problem

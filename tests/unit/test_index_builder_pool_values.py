@@ -1,10 +1,19 @@
-"""When a date or a time is, and which texts are dates in other forms."""
+"""When a date or a time is; texts that show nothing, stand for nothing, are HTML, or stand for true and false."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from polyrank.index_builder.pool.instants import bound, instant, seems_a_date
+from polyrank.index_builder.pool.values import (
+    are_true_and_false,
+    bound,
+    has_tags,
+    instant,
+    is_false,
+    says_nothing,
+    seems_a_date,
+    shown,
+)
 
 NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
 
@@ -59,3 +68,41 @@ def test_other_bounds_are_as_they_are() -> None:
 ])  # fmt: skip
 def test_what_seems_to_be_a_date(text: str, seems: bool) -> None:
     assert seems_a_date(text) is seems
+
+
+@pytest.mark.parametrize("text", ["", " \n", "\u200b", "\ufeff \u200b\u2060", "\xa0"])
+def test_nothing_is_shown(text: str) -> None:
+    assert shown(text) == ""
+
+
+@pytest.mark.parametrize(("text", "kept"), [(" a ", "a"), ("\u200ba b\ufeff", "a b"), ("👨\u200d👩", "👨\u200d👩")])
+def test_what_is_shown_is_kept(text: str, kept: str) -> None:
+    assert shown(text) == kept
+
+
+def test_what_programs_write_for_nothing() -> None:
+    assert all(map(says_nothing, ("NaN", "None", " NULL", "\\N", "<NA>", "undefined")))
+    assert not any(map(says_nothing, ("", "no", "none of them", "0", "nano")))
+
+
+def test_tags() -> None:
+    assert has_tags("a<br/>b")
+    assert not any(map(has_tags, ("a < b", "<3", "i <- 5", "<>")))
+
+
+@pytest.mark.parametrize("cell", ["false", "FALSCH", " Non ", "hayır", "HAYIR", "いいえ", "НЕТ", "0", "0.0", "n"])
+def test_a_no_is_false(cell: str) -> None:
+    assert is_false(cell)
+
+
+@pytest.mark.parametrize("cell", ["true", "WAHR", "oui", "1", "none", "", "falsch verbunden", "00"])
+def test_nothing_else_is(cell: str) -> None:
+    assert not is_false(cell)
+
+
+def test_both_words_are_of_one_language() -> None:
+    assert are_true_and_false({"ja", "nein"})
+    assert are_true_and_false({"JA", "nej"})
+    assert not are_true_and_false({"ja", "non"})
+    assert not are_true_and_false({"ja"})
+    assert not are_true_and_false({"nein", "no"})

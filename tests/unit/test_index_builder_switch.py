@@ -33,10 +33,10 @@ from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import is_locked, locked
 from polyrank.index_builder.store.pointer import Pointer
-from polyrank.index_builder.store.switch import Switch
-from polyrank.index_builder.store.update_log import Update, UpdateLog
-from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
-from polyrank.index_builder.vectors.encoder import DTYPES, encode_texts, rounded_all
+from polyrank.index_builder.store.switch import MissedUpdates, Switch
+from polyrank.index_builder.store.update_log import Update, UpdateLog, UpdateLogs
+from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.index_builder.vectors.local import DTYPES, rounded_all
 from polyrank.model.representations import Representations
 
 OTHER = HashEncoder(dim=12, fingerprint="f" * 64)  # another model, of another dimension
