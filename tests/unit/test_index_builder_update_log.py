@@ -112,7 +112,7 @@ def test_rows_of_a_second_stage_come_back_bit_by_bit(path: Path, late: LateRows)
     log = UpdateLog(path, subject)
     log.append(Update(1, [Candidate(each, each) for each in texts], encoder.of(texts)))
     log.append(Update(2, [], Representations.none(DIM, late), ["a"]))
-    for reader in (UpdateLog(path, subject), UpdateLog.found(path)):
+    for reader in (UpdateLog(path, subject), UpdateLog.of_file(path)):
         one, other = reader.read()
         assert reader.subject == subject
         for found, expected in ((one, encoder.of(texts)), (other, encoder.of([]))):
@@ -278,14 +278,14 @@ def test_a_file_that_does_not_say_whose_it_is(path: Path, content: bytes) -> Non
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(GenerationCorrupt):
-        UpdateLog.found(path)
+        UpdateLog.of_file(path)
 
 
 def test_a_log_under_another_name_is_refused(path: Path, three: list[int]) -> None:
     renamed = path.with_name("20261121T013000999999-1a2b3c4d.log")
     path.rename(renamed)
     with pytest.raises(GenerationCorrupt, match="does not say whose it is"):
-        UpdateLog.found(renamed)
+        UpdateLog.of_file(renamed)
 
 
 def test_of_another_version_of_polyrank(path: Path, open_log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,7 +443,7 @@ def test_an_empty_log_is_made_once(path: Path, three: list[int], open_log) -> No
 def test_a_log_whose_header_is_cut_short_says_again_whose_it_is(path: Path, three, open_log, left: int) -> None:
     path.write_bytes(path.read_bytes()[:left])
     open_log().append(update(6))
-    assert UpdateLog.found(path).subject == SUBJECT
+    assert UpdateLog.of_file(path).subject == SUBJECT
     assert read(open_log()) == [told(update(6))]
 
 

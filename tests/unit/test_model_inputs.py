@@ -129,7 +129,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (f"generations/{ID}/manifest.json", lambda at: GenerationStore(at.parents[2]).manifest(ID), GenerationCorrupt),
     ("CURRENT", lambda at: Pointer(at.parent).current(), GenerationCorrupt),
     (f"jobs/{ID}.json", lambda at: JobStore(at.parents[1]).get(ID), JobNotFound),
-    (f"{ID}.log", lambda at: UpdateLog.found(at), (OSError, GenerationError)),
+    (f"{ID}.log", lambda at: UpdateLog.of_file(at), (OSError, GenerationError)),
     ("qrels.tsv", lambda at: read_judgements(at), InvalidInput),
 ])  # fmt: skip
 def test_what_is_no_file_or_has_no_end_is_refused_at_once(
