@@ -40,11 +40,18 @@ class Incoming(h11.Connection):
         super().__init__(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         self.in_body = False  # whether a request has begun, and more of its body is to come
         self._chunks = self._body_bytes = 0
+        self.sent_bytes = 0  # of answers; the client may have taken fewer
 
     @property
     def unread_bytes(self) -> int:
         """How many bytes wait to be parsed."""
         return len(self.trailing_data[0])
+
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        """Return the bytes of a part of an answer, which are counted; `send` asks this."""
+        parts = super().send_with_data_passthrough(event)
+        self.sent_bytes += sum(map(len, parts or ()))
+        return parts
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         """Parse the next event.
@@ -255,7 +262,7 @@ class Connection(H11Protocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.conn = Incoming()
-        self.unread_bytes = 0
+        self.unread_bytes = self._taken_bytes = 0
         self._read_at = self.loop.time()
         self._head_timer: asyncio.TimerHandle | None = None
         self._refused = False
@@ -394,8 +401,9 @@ class Connection(H11Protocol):
 
     def look_at_unread(self) -> None:
         """Note how many bytes of answers the client has yet to take, and when it last took some."""
-        before, self.unread_bytes = self.unread_bytes, self.transport.get_write_buffer_size()
-        if not self.unread_bytes or self.unread_bytes < before:
+        self.unread_bytes = self.transport.get_write_buffer_size()
+        before, self._taken_bytes = self._taken_bytes, self.conn.sent_bytes - self.unread_bytes
+        if not self.unread_bytes or self._taken_bytes > before:
             self._read_at = self.loop.time()
 
     @property

@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
+import h11
 import pytest
 
 from polyrank.service.process import connections
-from polyrank.service.process.connections import BEGINNINGS, Beginnings, Turns
+from polyrank.service.process.connections import BEGINNINGS, Beginnings, Connection, Incoming, Turns
 
 
 class Named:
@@ -132,3 +134,23 @@ async def test_who_would_wait_long_comes_too_late(monkeypatch: pytest.MonkeyPatc
     assert found[40], "60 wait, each for two milliseconds at least"
     assert not any(known), "none of these is on a connection that has had an answer"
     assert not beginnings.is_late(False), "nobody waits"
+
+
+def test_a_client_that_takes_as_much_as_is_written_has_not_stalled() -> None:
+    conn, seconds = Incoming(), [0.0]
+    conn.receive_data(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    conn.next_event()
+    held = len(conn.send(h11.Response(status_code=200, headers=[("Content-Length", "1000")])) or b"")
+    client = SimpleNamespace(
+        loop=SimpleNamespace(time=lambda: seconds[0]),
+        transport=SimpleNamespace(get_write_buffer_size=lambda: held),
+        conn=conn, unread_bytes=0, _taken_bytes=0, _read_at=0.0,
+    )  # fmt: skip
+    for second in (1.0, 2.0, 3.0):
+        seconds[0] = second
+        conn.send(h11.Data(data=b"x" * 10))
+        Connection.look_at_unread(client)  # type: ignore[arg-type]
+        assert (client.unread_bytes, client._read_at) == (held, second)
+    seconds[0] = 4.0
+    Connection.look_at_unread(client)  # type: ignore[arg-type]
+    assert client._read_at == 3.0
