@@ -2,6 +2,9 @@
 
 The child's side (`serve`, `tell`) belongs into a script; the test's side is `Nursery`. Lines go over the child's
 standard output: "pid <pid>" of a new process, then what it tells, and "dead <status>" when it was reaped.
+
+A process is killed by its own timer, since on a busy machine the test may hear of a short step long after its end. It
+handles no signal, so SIGALRM ends it as SIGKILL does.
 """
 
 import os
@@ -19,19 +22,42 @@ from typing import Protocol
 TESTS = Path(__file__).parent
 
 
+class Kill:
+    """When this process is to be killed: so many seconds after it has told of a step for the nth time."""
+
+    ahead: "Kill | None" = None
+
+    def __init__(self, step: str, occurrence: str, seconds: str) -> None:
+        self.step, self.occurrence, self.seconds = step, int(occurrence), float(seconds)
+
+    def hear(self, words: Sequence[object]) -> None:
+        """Set the timer where these words tell of that step."""
+        self.occurrence -= words == ("step", self.step)
+        if self.occurrence == 0:
+            Kill.ahead = None
+            signal.setitimer(signal.ITIMER_REAL, self.seconds)
+
+
 def tell(*words: object) -> None:
     """Write a line at once; the pipe is gone when the parent is."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
+    if Kill.ahead is not None:
+        Kill.ahead.hear(words)
 
 
 def serve(run: Callable[[Path, int], None]) -> None:
-    """Fork a process for each line of input, a number, that works in the directory named on the command line."""
+    """Fork a process for each line of input that works in the directory named on the command line.
+
+    A line is a number, and where the process is to be killed the step, its occurrence and seconds.
+    """
     root = Path(sys.argv[1])
     for line in sys.stdin:
+        number, *kill = line.split()
         pid = os.fork()
         if pid == 0:
             tell("pid", os.getpid())
-            run(root, int(line))
+            Kill.ahead = Kill(*kill) if kill else None
+            run(root, int(number))
         _, status = os.waitpid(pid, 0)
         tell("dead", status)
 
@@ -54,9 +80,9 @@ class Nursery:
             *lines, rest = (rest + piece).split(b"\n")
             yield from (line.decode().split() for line in lines)
 
-    def start(self, number: int) -> int:
-        """Start a process; returns its pid."""
-        self._input.write(f"{number}\n".encode())
+    def start(self, number: int, *kill: object) -> int:
+        """Start a process that is to be killed at a `Kill`, if one is given; returns its pid."""
+        self._input.write((" ".join(map(str, (number, *kill))) + "\n").encode())
         self._input.flush()
         word, pid = next(self._lines)
         assert word == "pid"
@@ -105,7 +131,8 @@ class Killer:
                 seconds.setdefault(self._told.step, []).append(time.perf_counter() - began)
                 began = time.perf_counter()
             self._told.take(line)
-        self._kill(pid)
+        os.kill(pid, signal.SIGKILL)
+        self._take_rest(signal.SIGKILL)
         self._seconds = {step: median(each) for step, each in seconds.items()}
 
     def strike(self, number: int, most: Callable[[str], int]) -> None:
@@ -115,24 +142,17 @@ class Killer:
             number: of the kill, from 1.
             most: how often a step may have to come at most.
         """
-        # Later the step hit least: on a busy machine the shortest ones are easily missed.
+        # Later the step hit least: the shortest ones are easily missed.
         in_turn = self._steps[number % len(self._steps)]
         target = in_turn if number <= self._kills // 2 else min(self._steps, key=self.hits.__getitem__)
-        pid = self._nursery.start(number)
         occurrence = self._chance.randint(1, most(target))
-        while occurrence:
-            line = self._nursery.next()
-            self._told.take(line)
-            occurrence -= line == ["step", target]
-        until = time.perf_counter() + self._chance.uniform(0, self._seconds[target])
-        while time.perf_counter() < until:
-            pass
-        self._kill(pid)
+        seconds = max(self._chance.uniform(0, self._seconds[target]), 1e-6)  # 0 sets no timer
+        self._nursery.start(number, target, occurrence, f"{seconds:f}")
+        self._take_rest(signal.SIGALRM)
         self.hits[self._told.step] += 1
 
-    def _kill(self, pid: int) -> None:
-        """End the process, and take what it had said until then."""
-        os.kill(pid, signal.SIGKILL)
+    def _take_rest(self, ended_by: signal.Signals) -> None:
+        """Take what the process says until its end."""
         while (line := self._nursery.next())[0] != "dead":
             self._told.take(line)
-        assert int(line[1]) == signal.SIGKILL
+        assert int(line[1]) == ended_by

@@ -332,14 +332,14 @@ def test_a_canary_that_cannot_take_an_update_is_withdrawn(stage: Stage, monkeypa
 
 def test_a_lease_that_nobody_renews_ends_the_trial(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its holder's clock is an hour behind."""
-    monkeypatch.setattr(pointer, "LEASE_SECONDS", 1.5)
+    monkeypatch.setattr(pointer, "LEASE_SECONDS", 4.0)  # a busy machine may stand still for some of them
     server = stage.serve()
     stage.begin(server, share=1.0, renewed=time.time() - 3600)
     shown = server.client.get("/index").json()["trial"]
     assert (shown["id"], shown["share"], shown["until"][-6:]) == (stage.trial, 1.0, "+00:00")
     for _ in range(6):
         assert stage.store.renew_trial(Trial(stage.trial, 1.0, time.time() - 3600))
-        time.sleep(0.3)
+        time.sleep(0.8)
     assert asked(server, "chat")[0] == stage.trial, "it was renewed"
     until(lambda: stage.store.trial() is None)
     assert "the lease ended" in str(stage.store.withdrawn())
