@@ -10,8 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 LANGUAGES = {
     "ar": "Arabic", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan", "cs": "Czech", "da": "Danish", "de": "German",
     "el": "Greek", "en": "English", "es": "Spanish", "et": "Estonian", "fa": "Persian", "fi": "Finnish", "fr": "French",
@@ -23,21 +21,23 @@ LANGUAGES = {
 }  # fmt: skip
 """What is told apart: ISO 639-1, and what it is called."""
 
-_NOTHING_TOLD = float(np.finfo(np.float32).min)  # py3langid's score of the language named first, where none is told
+# Less sure ones are not told. Of 94 replies of one or two words (English, German, Spanish) 27 are so sure, 26 of them
+# right; of all that have a guess, less than half are.
+_SURE = 0.3
 _MOST = 0.5  # a pool is in a model's languages unless more of its texts than this are not
 
 
 def count_languages(texts: Sequence[str]) -> dict[str, int]:
     """Return how many texts look to be in each language, the most frequent first.
 
-    Texts without letters count nowhere, nor do short ones in which nothing tells a language, such as "OK".
+    Texts without letters count nowhere, nor do short ones that hardly tell a language, such as "OK".
 
     >>> count_languages(["Wann kommt mein Paket an?", "Das Paket ist noch unterwegs.", "12:30"])
     {'de': 2}
     """
     identifier = _identifier()
-    guesses = (identifier.classify(text) for text in texts if any(map(str.isalpha, text)))
-    counts = Counter(language for language, score in guesses if score > _NOTHING_TOLD)
+    counts = Counter(identifier.classify(text)[0] for text in texts if any(map(str.isalpha, text)))
+    del counts["und"]
     return dict(counts.most_common())
 
 
@@ -79,6 +79,6 @@ def named(language: str) -> str:
 def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # reads its model for half a second
 
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True, min_confidence=_SURE)
     identifier.set_languages(list(LANGUAGES))
     return identifier
