@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from pool_formats import WRITERS, columns
 
 from polyrank.index_builder.errors import PoolError
+from polyrank.index_builder.pool.letters import shown
 from polyrank.index_builder.pool.rows import Candidate, Rejected, read_pool
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(lambda text: text.strip())
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(shown)
 IDS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=20).filter(
     lambda text: text.strip() and text not in (".", "..")
 )
