@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pool_formats import WRITERS, columns
 
 from polyrank.index_builder.errors import PoolError
-from polyrank.index_builder.pool.letters import shown
 from polyrank.index_builder.pool.rows import Candidate, Rejected, read_pool
+from polyrank.index_builder.pool.values import shown
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(shown)
 IDS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=20).filter(
