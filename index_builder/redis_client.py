@@ -83,7 +83,8 @@ def connect(
         free_within_seconds: how long it waits; None: `timeout_seconds`.
 
     Raises:
-        StoreUnavailable: the URL is not one of Redis, its secret is too short, or a file that it names is not there.
+        StoreUnavailable: the URL is not one of Redis, its port or an option is not valid, its secret is too short, or a
+            file that it names is not there.
     """
     address, _ = _parted(url)
     import redis
@@ -115,8 +116,10 @@ def connect(
         if not address.startswith(("redis://", "rediss://", "unix://")):
             raise StoreUnavailable("the Redis URL must begin with redis://, rediss:// or unix://") from error
         raise StoreUnavailable(
-            "the Redis URL has a port above 65,535, or one or an option that is none; in a password write %2F for /"
+            "the port or an option of the Redis URL is not valid (a port is 65,535 at most; in a password write %2F for /)"
         ) from error
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"an option of the Redis URL is not valid: {error}") from error
     except TypeError as error:
         option = str(error).rpartition(" ")[2]
         raise StoreUnavailable(f"the Redis URL has an option that there is not: {option}") from error

@@ -1,8 +1,8 @@
 """Where each thing lies in the records of a tool: a map is a file of paths in JMESPath, and no code knows a tool.
 
 Paths of a message are read in the message, those of a record in the record; `_record` is the record around a message,
-or around one of its parts (`inside`). `_file`, `_folder` and `_key` say where the record lies, and `_head` is the
-record before that is its head. Besides the functions of JMESPath there are:
+or around one of its parts (`inside`). `_file`, `_folder`, `_key` and `_part` say where the record lies, and `_head`
+is the record before that is its head. Besides the functions of JMESPath there are:
 
     split(text, mark)       the parts of a text between marks
     spoken(text, names)     [{who, text}] of a text in which lines begin with a name and a colon
@@ -38,6 +38,7 @@ OF_MESSAGE = ("text", "who", "answers", "time", "only", "learn", "name", "parent
 PATHS = OF_RECORD + OF_MESSAGE
 _SHIPPED = Path(__file__).parent / "maps"
 _KINDS = {"collection": bool, "joined": bool, "told_by": list, "each": list, "answering": list}
+_MOST_EXACT = 2**53  # of whole numbers in floats
 _ROUNDED = re.compile(r"\d(?:[.,]\d+)?E\+\d+")
 _EXPECTED = {bool: "true or false", list: "a list of texts", str: "a text"}
 
@@ -73,12 +74,13 @@ class Map:
     def conversation(self, record: Object) -> str | None:
         """Return the name of a record's conversation; None: it has none. Raises RowError."""
         name = self.find("conversation", record)
+        is_rounded = isinstance(name, float) and abs(name) >= _MOST_EXACT
         if isinstance(name, float) and name.is_integer():  # as where other rows have none
             name = int(name)
         if name is not None and not isinstance(name, str | int | float):
             raise RowError("conversation is neither a text nor a number")
         name = "" if name is None else str(name).strip()
-        if _ROUNDED.fullmatch(name):
+        if is_rounded or _ROUNDED.fullmatch(name):
             raise RowError("conversation is rounded, as spreadsheets do with 4.71E+17; write the column as text")
         return None if says_nothing(name) else name or None
 

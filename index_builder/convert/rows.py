@@ -2,7 +2,8 @@
 
 All are streamed. Records are numbered from 1: by their line in JSON lines, CSV and texts, by their place elsewhere. In
 a JSON document they may lie deep: `tickets[]` are the elements of the list `tickets`, `*` the values of an object, each
-with its name as `_key`. A list is always opened, and documents may follow each other.
+with its name as `_key`. A list is always opened, and documents may follow each other. Of a list in a list, `_part` is
+the number of the outer one's element.
 """
 
 import codecs
@@ -110,6 +111,11 @@ def _keyed(value: Any, key: str, name: str) -> Any:
     return {**value, "_key": key} if name == "*" and isinstance(value, dict) else value
 
 
+def _counted(value: Any, number: int) -> Any:
+    """Tell a record in which element of the outermost list it lies, as the chat of a message."""
+    return {**value, "_part": number} if isinstance(value, dict) else value
+
+
 def _is_lines(path: Path, start: bytes) -> bool:
     text = _text(start)
     if marked_encoding(start) not in (None, "UTF-8-SIG") or text.startswith("["):
@@ -166,8 +172,8 @@ class _Source:
         """Yield the values to which names lead from here."""
         first = self.next()
         if first == "[":
-            for _ in self._until("]"):
-                yield from self.values(names) if names else [self._value()]
+            for number, _ in enumerate(self._until("]"), 1):
+                yield from (_counted(each, number) for each in self.values(names)) if names else [self._value()]
         elif first == "{" and names:
             for _ in self._until("}"):
                 key = self._value()

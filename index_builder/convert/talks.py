@@ -97,7 +97,7 @@ class Talks:
         self._is_whole = "messages" in map_.paths or "text" not in map_.paths
         self._hashes = SeenHashes()
         self.counts, self._part, self._ended, self._file = MessageCounts(), 0, True, Path()
-        self._named: dict[str, Path] = {}  # the first file of each name
+        self._files_of: dict[str, dict[Path, int]] = {}  # numbered, by their stems
         self._newest_first = False  # whether most conversations end with their first message: so one of a single time
         table.execute("CREATE TABLE talks (talk INTEGER PRIMARY KEY, key TEXT UNIQUE, name, file, line, split)")
         table.execute(
@@ -112,9 +112,9 @@ class Talks:
         map_ = self._map
         if self._file != file:
             self._file, self._part, self._ended = file, 0, True
-        stem = file.name.partition(".")[0]
-        if self._named.setdefault(stem, file) != file:  # every chat of a phone may be a file of one name
-            stem = str(file)
+        stem = self._stem(file)
+        if "_part" in record:  # of a list in a list, as the messages of all chats
+            stem = f"{stem}:{record['_part']}"
         if self._ended or map_.holds("begins", record):
             self._part += 1
         self._ended = "ends" in map_.paths and map_.holds("ends", record)
@@ -146,6 +146,13 @@ class Talks:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             ((talk, *message) for message in messages),
         )
+
+    def _stem(self, file: Path) -> str:
+        """Return what a conversation of a file is called by; every chat of a phone may be a file of one name."""
+        stem = file.name.partition(".")[0]
+        numbers = self._files_of.setdefault(stem, {})
+        number = numbers.setdefault(file, len(numbers) + 1)
+        return stem if number == 1 else f"{stem}/{number}"
 
     def _messages(self, record: Object) -> Iterator[tuple[Any, ...]]:
         """Yield what is said in a record, in order: columns, and an object of the text and what goes with it."""

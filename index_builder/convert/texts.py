@@ -15,7 +15,10 @@ _MOST_LINES, _MOST_LINE, _BLANK = 200, 160, re.compile(r"\n{3,}")
 _MOST_SIGNATURE_LINES = 8
 _WORD = r"[^\s.?:\u3040-\u9fff\uac00-\ud7af]{1,40}"  # of a name behind a greeting
 _FIELD, _FEWEST_FIELDS = re.compile(r"^[>* ]*[^\W\d][\w ]*:(?=.*\n)", re.M), 4  # forms have a subject and a date, too
-_BELOW = re.compile(r"^>.*\n\s*\n(?=[^>\s])", re.M)
+_SPANISH = r"\n*(?:^[>* ]*(?:De|Enviad[oa](?: e[lm])?|Para|CC|Assunto|Asunto):.*\n){4,}"  # Outlook's; Portuguese, too
+_QUOTE_END = re.compile(r"^>.*\n(\s*\n)?(?=[^>\s])", re.M)
+_THANKS = re.compile(r"than|thx|dank|graci|merci|obrig|grazi|ta[ck]|dzi|děk|kiit", re.I)
+_LISTED, _CONTACT = re.compile(r"[-*•] |\d{1,2}[.)] "), re.compile(r"[|@]|www\.|\d{5}")
 
 
 def message_text(value: Any, depth: int = 0) -> str:
@@ -56,11 +59,12 @@ def _heads() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
 
     known = [own for name, own in MAIL_LANGUAGES.items() if len(name) == 2]
     wrote = "|".join([*(own["wrote_header"] for own in known), GENERIC_MAIL_SEPARATOR])
-    fields = "|".join(own["from_header"] for own in known)
-    closing = "|".join(each for own in known for each in own["signatures"])
+    fields = "|".join([_SPANISH, *(own["from_header"] for own in known)])
+    closing = "|".join(each for own in known for each in own["signatures"] if each[0] != "/")  # commands begin so, too
     sent = "|".join(own["sent_from"] for own in known if own["sent_from"])
     # `Thanks,` begins sentences, too, and Danish `Tak` the English `Take`.
-    signed = rf"--|__|(?:{closing})(?!\w)[ ,!]*(?:{_WORD} ?){{0,3}}[.!]?|(?:{sent})\W*(?:\S+ ?){{0,4}}"
+    names = rf"(?:{_WORD}+(?: {_WORD}+){{0,2}}+)?"
+    signed = rf"--|__|(?:{closing})(?!\w)[ ,!]*{names}[.!]?|(?:{sent})\W*(?:\S++ ?){{0,4}}"
     flags = re.MULTILINE | re.IGNORECASE
     return re.compile(wrote, flags), re.compile(fields, flags), re.compile(rf"^(?:{signed})$", flags)
 
@@ -68,17 +72,18 @@ def _heads() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
 def _without_quotes(text: str) -> str:
     """Cut what a mail quotes, and the signature before it; a mail that would lose everything stays whole.
 
-    So does one with text below what it quotes, which may be an answer to it.
+    So does one with an answer below what it quotes.
     """
     wrote, fields, _ = _heads()
     lines = _BLANK.sub("\n\n", text.replace("\r\n", "\n")).split("\n")
-    shown = "\n".join("…" if len(line) > _MOST_LINE else line.strip() for line in lines[:_MOST_LINES])
+    shown = "\n".join(line[:_MOST_LINE].strip() for line in lines[:_MOST_LINES])
     heads = [head for head in fields.finditer(shown) if len(_FIELD.findall(head[0])) >= _FEWEST_FIELDS]
     heads += [head for head in wrote.finditer(shown) if head[0].startswith("-") or any(map(str.isdigit, head[0]))]
-    end = min((head.start() for head in heads), default=len(shown))
-    if _BELOW.search(shown, end):
+    head = min(heads, key=re.Match.start, default=None)
+    if len(lines) > _MOST_LINES if head is None else _is_answered(shown[head.end() :].lstrip()):
         return text
-    kept = shown[: _signature(shown[:end].rstrip())].rstrip().split("\n")
+    own = shown if head is None else shown[: head.start()].rstrip()
+    kept = own[: _signature(own)].rstrip().split("\n")
     while kept and (kept[-1].startswith(">") or not kept[-1].strip("-_ ")):
         kept.pop()
     if not any(kept) or len(kept) == len(shown.strip().split("\n")):
@@ -86,16 +91,32 @@ def _without_quotes(text: str) -> str:
     return "\n".join(lines[: len(kept)]).rstrip()
 
 
+def _is_answered(quoted: str) -> bool:
+    """Whether something is said below or between the lines that a mail quotes; these begin with `>`."""
+    if not quoted.startswith(">"):
+        return False
+    for quote in _QUOTE_END.finditer(quoted):
+        below = quoted[quote.end() :].partition("\n>")[0]
+        below = below[: max(0, _signature(f"\n{below}") - 1)]
+        if below.strip() and (quote[1] or _is_said(below.partition("\n")[0])):  # else it may be the end of a long line
+            return True
+    return False
+
+
 def _signature(text: str) -> int:
     """Return where the signature of a mail begins; its length if it has none."""
-    for found in _heads()[2].finditer(text):
-        below = text[found.end() :].strip().partition("\n\n")[0].split("\n")
-        if found.start() and text.count("\n", found.start()) < _MOST_SIGNATURE_LINES and not any(map(_is_said, below)):
-            return found.start()
+    for closing in _heads()[2].finditer(text):
+        below = text[closing.end() :].strip()
+        if not _THANKS.search(closing[0]):  # thanks may stand amid a mail; below a greeting follow disclaimers
+            below = below.partition("\n\n")[0]
+        is_last = text.count("\n", closing.start()) < _MOST_SIGNATURE_LINES
+        if closing.start() and is_last and not any(map(_is_said, below.split("\n"))):
+            return closing.start()
     return len(text)
 
 
 def _is_said(line: str) -> bool:
     """Whether a line below a greeting says something, as no name or address does."""
-    is_sentence = line.endswith((".", "!")) and line.count(" ") > 3
-    return is_sentence or line.endswith(("?", ":", "\u3002", "\uff1f")) or len(line) > 80
+    is_sentence = line.endswith((".", "!")) and line.count(" ") > 1
+    is_long = len(line) > 80 and not _CONTACT.search(line)
+    return is_sentence or is_long or line.endswith(("?", ":", "\u3002", "\uff1f")) or bool(_LISTED.match(line))

@@ -77,7 +77,7 @@ def seems_a_date(text: str) -> bool:
     return len(text) <= _LONGEST and _DATE.fullmatch(text.strip()) is not None
 
 
-# Not <Enter> or <your name>, as people write; what a tag of another name begins, one with a stroke ends.
+# Not <Enter> or <your name>, as people write: a tag of another name counts where it is closed.
 _TAG = re.compile(
     r"</[a-z][a-z0-9]*\s*>|<[a-z][a-z0-9]*\s*/>|<!--|<!doctype"
     r"|<(?:p|br|hr|div|span|img|a|b|i|u|em|strong|font|ul|ol|li|table|tr|td|h[1-6]|html|body|head|meta|style|script|pre"
@@ -166,5 +166,5 @@ def guessed(start: bytes) -> str | None:
     if best and beside >= _FEWEST_GUESSED and 4 * others > beside:
         return best.encoding
     shared = lines.decode("ascii", "ignore")
-    language = next(iter(count_languages([shared])), "") if len(shared) >= _FEWEST_SHARED else ""
+    language = next(iter(count_languages([shared], sure=0.0)), "") if len(shared) >= _FEWEST_SHARED else ""
     return next((f"windows-{page}" for page, spoken in _PAGES.items() if language in spoken), "windows-1252")

@@ -164,7 +164,7 @@ def warn_of_loss(error: GenerationCorrupt) -> None:
 class UpdateLog:
     """The log of one generation, read from its beginning, a piece at a time.
 
-    One thread at a time may use it. One process at a time may append: the caller holds `UpdateLogs.writing`.
+    One thread at a time may read on. One process at a time may append: the caller holds `UpdateLogs.writing`.
 
     Attributes:
         revision: of the last update read; 0 before the first.

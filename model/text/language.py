@@ -22,22 +22,23 @@ LANGUAGES = {
 """What is told apart: ISO 639-1, and what it is called."""
 
 # Less sure ones are not told. Of 94 replies of one or two words (English, German, Spanish) 27 are so sure, 26 of them
-# right; of all that have a guess, less than half are.
-_SURE = 0.3
+# right. Of the 80 for which there is any guess, 38 are right.
+SURE = 0.3
 _MOST = 0.5  # a pool is in a model's languages unless more of its texts than this are not
 
 
-def count_languages(texts: Sequence[str]) -> dict[str, int]:
+def count_languages(texts: Sequence[str], sure: float = SURE) -> dict[str, int]:
     """Return how many texts look to be in each language, the most frequent first.
 
-    Texts without letters count nowhere, nor do short ones that hardly tell a language, such as "OK".
+    Texts without letters count nowhere, nor do short ones that hardly tell a language, such as "OK": those whose
+    language is less probable than `sure`.
 
     >>> count_languages(["Wann kommt mein Paket an?", "Das Paket ist noch unterwegs.", "12:30"])
     {'de': 2}
     """
     identifier = _identifier()
-    counts = Counter(identifier.classify(text)[0] for text in texts if any(map(str.isalpha, text)))
-    del counts["und"]
+    guesses = (identifier.classify(text) for text in texts if any(map(str.isalpha, text)))
+    counts = Counter(language for language, probability in guesses if probability >= sure)
     return dict(counts.most_common())
 
 
@@ -79,6 +80,6 @@ def named(language: str) -> str:
 def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # reads its model for half a second
 
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True, min_confidence=_SURE)
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     identifier.set_languages(list(LANGUAGES))
     return identifier

@@ -126,7 +126,7 @@ _HOST = rf"[<(\[{{\"']{{0,2}}(?:[^{_NO_MAIL}@.]++\.)+[^\W\d_]{{2,}}"
 _MAIL = re.compile(rf"(?:{_NAME})[>)\]}}\"']{{0,3}}(?:@(?:{_ADDRESS})|\s{{0,3}}@\s{{0,3}}{_HOST})")
 # A password may hold what should be written as %2F: then a port is no password.
 _USER = re.compile(r"://((?:[^\s/?#]*(?=@)|[^\s/?#:]*:(?!\d*(?:[/?#\s]|$))[^\s@]{0,100}(?=@)))@")
-_IN_QUERY = rf"[^\s{_ENDS}]"
+_IN_QUERY = rf"(?:[^\s{_ENDS}]|[{_ENDS}](?=\S{{0,100}}[&=]))"  # a value of a query may hold them, too
 _BEFORE_QUERY = re.compile(r"[?#;]\S")
 _QUERY = re.compile(
     rf"(?:://|\bwww\.)[^\s?#;]*+(?:;(?![\w.-]*=)[^\s?#;]*+)*+([?#;]{_IN_QUERY}+)?"

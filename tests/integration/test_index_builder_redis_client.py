@@ -244,9 +244,10 @@ def test_what_is_no_redis_url_is_told(url: str) -> None:
 
 
 @pytest.mark.parametrize(("url", "says"), [
-    ("redis://127.0.0.1:99999/0", "has a port above 65,535"),
+    ("redis://127.0.0.1:99999/0", "a port is 65,535 at most"),
     ("redis://user:hunter2/x@h:6379/0", "in a password write %2F for /"),
     ("redis://h/0?sercet=0123456789abcdef", "has an option that there is not: 'sercet'"),
+    ("rediss://h/0?ssl_cert_reqs=foo", "an option of the Redis URL is not valid"),
     ("rediss://h/0?ssl_ca_certs=/none.pem", "names a file that there is not: ssl_ca_certs=/none.pem"),
 ])  # fmt: skip
 def test_a_url_by_which_no_redis_would_ever_be_reached_is_refused(url: str, says: str) -> None:

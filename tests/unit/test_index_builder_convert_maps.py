@@ -116,7 +116,8 @@ def test_what_a_tool_writes_of_a_merge_a_call_or_what_was_deleted_is_no_reply(
 
 def test_who_gets_a_copy_of_a_ticket_of_zendesk_does_not_answer_it(tmp_path: Path) -> None:
     ticket = json.loads(FILES["zendesk"].read_text())
-    ticket["email_cc_ids"] = [55]
+    ticket["assignee_id"] = ticket["comments"][1]["author_id"]
+    ticket["email_cc_ids"] = [55, ticket["assignee_id"]]
     ticket["comments"].insert(3, {**ticket["comments"][0], "author_id": 55, "plain_body": "I am her husband."})
     ticket["comments"][3]["created_at"] = "2026-01-02T10:06:00Z"
     (tmp_path / "in.json").write_text(json.dumps(ticket))
@@ -145,6 +146,8 @@ def test_what_claude_did_and_how_a_tool_was_called_is_not_said_by_anybody(tmp_pa
     said = json.loads(FILES["claude"].read_text())
     blocks = [{"type": "tool_use", "name": "t", "input": {}}, {"type": "text", "text": A}]
     said[0]["chat_messages"][1] |= {"text": f"This block is not supported.\n{A}", "content": blocks}
+    only_blocks = {"text": "This block is not supported.", "content": blocks[:1]}
+    said[0]["chat_messages"].append(said[0]["chat_messages"][1] | only_blocks)
     (tmp_path / "in.json").write_text(json.dumps(said))
     converted(tmp_path / "1", tmp_path / "in.json")
     assert read(tmp_path / "1") == TWO
@@ -158,6 +161,7 @@ def test_what_claude_did_and_how_a_tool_was_called_is_not_said_by_anybody(tmp_pa
 def test_each_chat_of_a_whole_account_of_telegram_is_a_conversation(tmp_path: Path) -> None:
     chat = json.loads(FILES["telegram"].read_text())
     other = {**chat, "id": 4712, "messages": [{**each, "from": "Eva"} for each in chat["messages"][:2]]}
+    other["messages"] += [{**other["messages"][1], "text": "a" * 2**20} for _ in range(5)]  # more than the sample holds
     none = {**chat, "id": 4713, "messages": []}
     (tmp_path / "result.json").write_text(json.dumps({"about": "x", "chats": {"list": [other, none, chat]}}))
     converted(tmp_path, tmp_path / "result.json", answering=("Anna",))

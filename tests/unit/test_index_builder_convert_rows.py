@@ -184,7 +184,7 @@ def test_records_lie_where_the_map_says(tmp_path: Path, indent: int | None, chun
     assert read(tmp_path, text, each="before[]") == [{"a": 0}]
     assert read(tmp_path, text, each="x.a.y[]") == [{"a": 1}]
     assert read(tmp_path, text, each="x.*.y[]") == [{"a": 1, "_key": "a"}, {"a": 2, "_key": "b"}, {"a": 3, "_key": "b"}]
-    assert read(tmp_path, f"[{text}, {text}]", each="before[]") == [{"a": 0}] * 2
+    assert read(tmp_path, f"[{text}, {text}]", each="before[]") == [{"a": 0, "_part": 1}, {"a": 0, "_part": 2}]
     assert read(tmp_path, text, each="nowhere[]") == []
 
 

@@ -56,6 +56,12 @@ def test_html_and_entities(text: str, form: str, found: str) -> None:
         "<p>It left.</p><p>On Fri, Jan 2, 2026 at 10:05 AM Shop &lt;s@x.example&gt; wrote:<br>&gt; Where?</p>",
         "It left.",
     ),
+    ("It left.\n\nDe: A\nEnviado el: B\nPara: C\nAsunto: D\n\nviejo", "It left."),
+    ("It left.\n\nDe: A\nEnviado: B\nPara: C\nAssunto: D\n\nvelho", "It left."),
+    (f"It left.\n\nFrom: A\nSent: B\nTo: {'c@x.example; ' * 20}\nSubject: D\n\nold", "It left."),
+    ("It left.\n\nFrom: A\nSent: B\nTo: C\nSubject: D\n\nHi\n> old\n\nmore that is old.", "It left."),
+    ("It left.\n\nOn 5 Jan 2026 A wrote:\n> Where?\n\nSent from my iPhone", "It left."),
+    (f"It left.\n\nBest regards\nAnna\nShop GmbH | Street 1 | 10115 Berlin | {'Tel. 030 ' * 9}", "It left."),
     ("> only quoted", "> only quoted"),
     ("Thanks,\n" + "\n".join(f"step {n}" for n in range(20)), "Thanks,\n" + "\n".join(f"step {n}" for n in range(20))),
     ("  indented\n\n\n\n\nlast", "indented\n\n\n\n\nlast"),
@@ -80,6 +86,13 @@ HEAD = "On Fri, Jan 2, 2026 at 10:01 AM Shop <s@x.example> wrote:\n> It left.\n"
     f"Hello,\n\n{HEAD}\nTomorrow.\n\n> And the price?\n5 Euro.",
     f"One.\n\n{'-' * 40}\nTwo.\nThree.\nFour.",
     "Press <Enter> or write <your name>, if 3 < 5",
+    f"Hi Anna,\n\nThanks, got it.\n\n{'and the other one, ' * 9}too",
+    "Hi,\n\nThanks, Anna.\n\nPlease refund me.",
+    "Hola,\nGracias, Ana.\n\nPedido 5519\n\n¿Dónde está?",
+    "Hello,\n\nThanks,\n- size M\n- red",
+    "Hello,\n\nOn 5 Jan 2026 A wrote:\n> Where?\nIt left on Monday.",
+    "Type:\n/help\nin the chat",
+    "\n".join([*(f"line {number}" for number in range(199)), "---", "the rest"]),
 ])  # fmt: skip
 def test_what_a_person_says_is_not_cut(mail: str) -> None:
     assert read(mail, "mail", keep_quotes=False) == mail
@@ -88,7 +101,7 @@ def test_what_a_person_says_is_not_cut(mail: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", [
     "\n" * 50_000 + "x", "On " * 20_000, "Am 1.1.2026 schrieb " * 5000,
-    ("On " * 50 + "\n") * 500, "> " * 20_000, ("wrote " * 26 + "\n") * 500,
+    ("On " * 50 + "\n") * 500, "> " * 20_000, ("Sent from my " + "a " * 70 + "\n") * 199, ("wrote " * 26 + "\n") * 500,
 ])  # fmt: skip
 def test_a_mail_that_is_made_to_be_slow_takes_bounded_time(bad: str) -> None:
     began = time.process_time()

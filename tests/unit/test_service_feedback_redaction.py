@@ -34,6 +34,7 @@ UNSEEN = [*"\u0332\u0336\u034f\ufe00\ufe0f\u180e\u2800\u200b\u2063\u20dd\u061c\u
     ("メールは、taro@example.jp、です。送料は?", "メールは、[mail]、です。送料は?"),
     ("「jo@x.example」と書いた。届きません", "「[mail]」と書いた。届きません"),
     ("https://x.example/a?name=太郎。届きません", "https://x.example/a[query]。届きません"),
+    ("https://x.example/?q=山田、太郎&token=abc です", "https://x.example/[query] です"),
     ("x.example/a?b=1、届きません x.example?4f9a8b7c。はい", "x.example/a[query]、届きません x.example[query]。はい"),
     ("jo＠x.example", "[mail]"),
     ("jo%40x.example", "[mail]"),
