@@ -116,8 +116,8 @@ def connect(
         if not address.startswith(("redis://", "rediss://", "unix://")):
             raise StoreUnavailable("the Redis URL must begin with redis://, rediss:// or unix://") from error
         raise StoreUnavailable(
-            "the Redis URL has a port or an option that is not valid: a port is 65,535 at most; in a password write %2F "
-            "for /"
+            "the Redis URL has a port or an option that is not valid: a port is 65,535 at most; in a password write "
+            "%2F for /"
         ) from error
     except redis.RedisError as error:
         raise StoreUnavailable(f"an option of the Redis URL is not valid: {error}") from error

@@ -59,7 +59,7 @@ def header(card: str) -> dict[str, Any]:
 def test_the_card_says_in_which_precision_it_ran(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, base: Path, tmp_path: Path, flags: str, ran: str
 ) -> None:
-    monkeypatch.setattr(processor, "told", lambda: {"flags": flags})
+    monkeypatch.setattr(processor, "cpuinfo", lambda: {"flags": flags})
     result = train(capsys, base, tmp_path, "--json", precision="auto").result
     assert result["settings"]["precision"] == ran
     assert f"| `precision` | `{ran}` |" in (tmp_path / "mine" / "README.md").read_text()

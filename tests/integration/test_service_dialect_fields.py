@@ -200,8 +200,9 @@ def test_a_field_that_cannot_be_honoured_is_refused(client: TestClient, route: R
     assert "leave it out" in text
     [mark] = [mark for mark in route.model.model_fields[name].metadata if isinstance(mark, RefusedField)]
     answer = told(client, route.path, route.body)
-    for done in (None, "", [], *mark.done, *(str(each).lower() for each in mark.done if isinstance(each, bool))):
-        assert told(client, route.path, route.with_field(name, done)) == answer, done
+    in_words = [str(each).lower() for each in mark.defaults if isinstance(each, bool)]
+    for default in (None, "", [], *mark.defaults, *in_words):
+        assert told(client, route.path, route.with_field(name, default)) == answer, default
 
 
 @pytest.mark.parametrize(("route", "name"), cases(Ignored))

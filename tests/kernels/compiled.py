@@ -24,7 +24,7 @@ TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 
 def compile_for(capability: int, kernel: Any, types: dict[str, str], constants: dict[str, Any], **options: int) -> Any:
-    types = {**NUMBERS, **SINGLES, "counts": "*i32", "ks": "*i32", "kept": "*i1", "found": "*i64", **types}
+    types = {**NUMBERS, **SINGLES, "counts": "*i32", "ks": "*i32", "allowed": "*i1", "slots": "*i64", **types}
     types["late_weights"] = "*fp64"
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else types[name] for name in names}
