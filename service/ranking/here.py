@@ -41,7 +41,6 @@ class Here:
         self._store, self._opener = store, opener
 
     def load(self, generation: str) -> Serving:
-        """See `Holder.load`."""
         parts = self._store.open_parts(generation)
         manifest = parts[0].manifest
         try:
@@ -71,7 +70,6 @@ class Here:
         return taken_up
 
     def has_model(self, fingerprint: str) -> bool:
-        """See `Holder.has_model`."""
         return self._opener.has_model(fingerprint)
 
     def bytes_of(self, manifest: Manifest) -> int:

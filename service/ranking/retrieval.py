@@ -75,16 +75,13 @@ class LocalPart(Searchable):
         return self.generation.embeddings.is_whole
 
     def updated(self, updates: Sequence[Update]) -> "LocalPart":
-        """See `Part.updated`."""
         return replace(self, snapshot=self.snapshot.updated(updates))
 
     def missing(self, ids: Sequence[str]) -> list[str]:
-        """See `Part.missing`."""
         rows = self.snapshot.rows(ids).tolist()
         return [candidate_id for candidate_id, row in zip(ids, rows, strict=True) if row < 0]
 
     def texts_here(self, texts: Sequence[str]) -> KnownTexts | None:
-        """See `Part.texts_here`."""
         return self.snapshot.stored_texts(texts)
 
     async def search(self, runtime: Runtime, query: PoolQuery, context: ContextOnce, journey: Journey) -> Hits:
@@ -120,7 +117,6 @@ class LocalPart(Searchable):
         return learnt(best, afforded, query, journey.seconds["retrieve"] - before, runtime.retrieval)
 
     async def read(self, runtime: Runtime, lookup: Lookup, journey: Journey) -> Stock:
-        """See `Part.read`."""
         work = partial(read_in, self, lookup, journey)
         if lookup.rows is not None:
             return work()
@@ -131,12 +127,10 @@ class LocalPart(Searchable):
     async def page(
         self, runtime: Runtime, first: int, limit: int, filter_: Mapping[str, Any] | None, journey: Journey
     ) -> Page:
-        """See `Part.page`."""
         async with journey.in_time():
             return await runtime.candidates.run_steps(page(self.snapshot, first, limit, filter_), "fetch", journey)
 
     async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> FilterReport:
-        """See `Part.looked`."""
         async with journey.in_time():
             return await runtime.candidates.run_steps(looking(self.snapshot, filter_), "fetch", journey)
 

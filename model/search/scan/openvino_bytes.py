@@ -36,7 +36,6 @@ class OpenVinoProduct:
     def largest(
         self, rows: NDArray[np.uint8], factors: NDArray[np.float32], terms: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """See `Multiplier.largest`."""
         import openvino as ov
 
         request = _request(self._threads, self._contexts == 1)

@@ -23,7 +23,6 @@ class TorchProduct:
     def largest(
         self, rows: NDArray[np.uint8], factors: NDArray[np.float32], terms: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """See `Multiplier.largest`."""
         import torch
 
         scales, bias = torch.from_numpy(factors), torch.from_numpy(terms)
