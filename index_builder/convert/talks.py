@@ -96,7 +96,7 @@ class Talks:
         self._by_path = "answers" in map_.paths and not options.answering
         self._is_whole = "messages" in map_.paths or "text" not in map_.paths
         self._hashes = SeenHashes()
-        self.counts, self._part, self._ended, self._file = MessageCounts(), 0, True, Path()
+        self.counts, self._part, self._ended, self._file, self._stem = MessageCounts(), 0, True, Path(), ""
         self._files_of: dict[str, dict[Path, int]] = {}  # numbered, by their stems
         self._newest_first = False  # whether most conversations end with their first message: so one of a single time
         table.execute("CREATE TABLE talks (talk INTEGER PRIMARY KEY, key TEXT UNIQUE, name, file, line, split)")
@@ -112,9 +112,12 @@ class Talks:
         map_ = self._map
         if self._file != file:
             self._file, self._part, self._ended = file, 0, True
-        stem = self._stem(file)
-        if "_part" in record:  # of a list in a list, as the messages of all chats
-            stem = f"{stem}:{record['_part']}"
+            self._stem = file.name.partition(".")[0]
+            numbers = self._files_of.setdefault(self._stem, {})
+            if (of_file := numbers.setdefault(file, len(numbers) + 1)) > 1:  # each chat of a phone may be called so
+                self._stem = f"{self._stem}/{of_file}"
+        # `_part` is of a list in a list, as the messages of all chats.
+        stem = f"{self._stem}:{record['_part']}" if "_part" in record else self._stem
         if self._ended or map_.holds("begins", record):
             self._part += 1
         self._ended = "ends" in map_.paths and map_.holds("ends", record)
@@ -146,13 +149,6 @@ class Talks:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             ((talk, *message) for message in messages),
         )
-
-    def _stem(self, file: Path) -> str:
-        """Return what a conversation of a file is called by; every chat of a phone may be a file of one name."""
-        stem = file.name.partition(".")[0]
-        numbers = self._files_of.setdefault(stem, {})
-        number = numbers.setdefault(file, len(numbers) + 1)
-        return stem if number == 1 else f"{stem}/{number}"
 
     def _messages(self, record: Object) -> Iterator[tuple[Any, ...]]:
         """Yield what is said in a record, in order: columns, and an object of the text and what goes with it."""

@@ -87,8 +87,8 @@ def words(text: str) -> list[str]:
 
     A name with a digit stays whole with its dots, hyphens and underscores; one without is as many words as it has
     parts. Apostrophes are dropped, or part a word from its article or its ending. Scripts without spaces, and Korean,
-    give short pieces of each run, which overlap (`_pieces_of_run`, `_pieces_of_korean`). Marks that Arabic, Persian and
-    Hebrew may leave out are left out. An emoji is a word. Takes time in proportion to the text, whatever it holds.
+    give short pieces of each run, which overlap (`_pieces_of_run`). Marks that Arabic, Persian and Hebrew may leave out
+    are left out. An emoji is a word. Takes time in proportion to the text, whatever it holds.
 
     >>> words("Don't use ORD-123-x: v2.3.1 fails with 0x80070057.")
     ['dont', 'use', 'ord-123-x', 'v2.3.1', 'fails', 'with', '0x80070057']
@@ -108,7 +108,8 @@ def words(text: str) -> list[str]:
     pieces = []
     for token in tokens:
         if has_korean and _KOREAN[far].fullmatch(token):
-            pieces += _pieces_of_korean(token)
+            # Every two syllables, and the word without its last, a particle's.
+            pieces += [*map(add, token, token[1:]), token[:-1] or token]
         elif token > _FIRST_UNSPACED and _IN_RUN[far].match(token):
             pieces += _pieces_of_run(token, far)
         else:
@@ -168,11 +169,6 @@ def _without_joints(token: str) -> list[str]:
     if not token.isascii():
         token = re.sub('["·\u05f3\u05f4]', "", token)
     return [token] if _DIGIT.search(token) else [part for part in _JOINTS.split(token) if part]
-
-
-def _pieces_of_korean(run: str) -> list[str]:
-    """Return every two syllables, and the word without its last, a particle's."""
-    return [*map(add, run, run[1:]), run[:-1] or run]
 
 
 def _pieces_of_run(run: str, far: bool) -> list[str]:
