@@ -107,13 +107,17 @@ def test_turns_of_one_conversation_are_recorded_as_such_and_comparisons_are_not(
 ) -> None:
     watch.tolerated.append("status of 409")
     page = opens(recording.url)
-    ask(page, "w1", "w2")
+    for turn in ("w1", "w2"):  # one after the other: a next turn calls off a request that is still under way
+        ask(page, turn)
     press(page, "Start over")
-    ask(page, "w3")
+    last = ask(page, "w3")["ranking_id"]
     page.get_by_text("Persona, filter").click()
     page.get_by_label("Compare").check()
-    with page.expect_response("**/rank"):
+    with page.expect_response(lambda answer: answer.url.endswith("/rank") and answer.ok):
         press(page, "Ask again")
+    # Rankings are written after their answers, and before an event that comes later.
+    event = {"ranking_id": last, "kind": "resolved", "event_id": "e0"}
+    recording.client.post("/feedback", json={"events": [event]}).raise_for_status()
     names = [use.ranking.conversation for use in uses(root_of(recording))]
     assert len(names) == 3
     assert names[0] == names[1] != names[2]
