@@ -16,8 +16,14 @@ _MOST_SIGNATURE_LINES = 8
 _WORD = r"[^\s.?:\u3040-\u9fff\uac00-\ud7af]{1,40}"  # of a name behind a greeting
 _FIELD, _FEWEST_FIELDS = re.compile(r"^[>* ]*[^\W\d][\w ]*:(?=.*\n)", re.M), 4  # forms have a subject and a date, too
 _SPANISH = r"\n*(?:^[>* ]*(?:De|Enviad[oa](?: e[lm])?|Para|CC|Assunto|Asunto):.*\n){4,}"  # Outlook's; Portuguese, too
+# Of Gmail and Apple Mail in any language: a date, an address, a colon, on one line or two; and Thunderbird's words.
+_ADDRESSED = (
+    r"^(?=.*\d{4})(?=.*\d[:.]\d\d)[^\n<]*(?:\n[^\n<]*)?<\s?[^\s<>@]{1,99}@[^\s<>]{1,99}>[^\n]{0,40}[:\uff1a]$|"
+    r"^[>* ]*(?:El|Em|Op|W dniu|Den) .*\b(?:escribi\u00f3|escreveu|schreef|pisze|napisa\u0142|skrev)\b[^\n]{0,60}:$"
+)
 _QUOTE_END = re.compile(r"^>.*\n(\s*\n)?(?=[^>\s])", re.M)
 _THANKS = re.compile(r"than|thx|dank|graci|merci|obrig|grazi|ta[ck]|dzi|děk|kiit", re.I)
+_POSTSCRIPT = re.compile(r"^P\.? ?[SD]\b", re.M)
 _LISTED, _CONTACT = re.compile(r"[-*•] |\d{1,2}[.)] "), re.compile(r"[|@]|www\.|\d{5}")
 
 
@@ -58,7 +64,7 @@ def _heads() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     from mailparser_reply.constants import GENERIC_MAIL_SEPARATOR, MAIL_LANGUAGES
 
     known = [own for name, own in MAIL_LANGUAGES.items() if len(name) == 2]
-    wrote = "|".join([*(own["wrote_header"] for own in known), GENERIC_MAIL_SEPARATOR])
+    wrote = "|".join([*(own["wrote_header"] for own in known), GENERIC_MAIL_SEPARATOR, _ADDRESSED])
     fields = "|".join([_SPANISH, *(own["from_header"] for own in known)])
     closing = "|".join(each for own in known for each in own["signatures"] if each[0] != "/")  # commands begin so, too
     sent = "|".join(own["sent_from"] for own in known if own["sent_from"])
@@ -106,10 +112,10 @@ def _is_answered(quoted: str) -> bool:
 def _signature(text: str) -> int:
     """Return where the signature of a mail begins; its length if it has none."""
     for closing in _heads()[2].finditer(text):
-        below = text[closing.end() :].strip()
-        if not _THANKS.search(closing[0]):  # thanks may stand amid a mail; below a greeting follow disclaimers
-            below = below.partition("\n\n")[0]
-        is_last = text.count("\n", closing.start()) < _MOST_SIGNATURE_LINES
+        after = text[closing.end() :].strip()
+        # Thanks may stand amid a mail; below a greeting follow disclaimers.
+        below = after if _THANKS.search(closing[0]) else after.partition("\n\n")[0]
+        is_last = text.count("\n", closing.start()) < _MOST_SIGNATURE_LINES and not _POSTSCRIPT.search(after)
         if closing.start() and is_last and not any(map(_is_said, below.split("\n"))):
             return closing.start()
     return len(text)
