@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,78 @@ def test_letters_that_facebook_wrote_as_bytes_are_read(tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text(json.dumps({"participants": [{"name": "x"}], "messages": said, "title": "x"}))
     converted(tmp_path, tmp_path / "m.json", answering=("Zoë",))
     assert read(tmp_path) == [(["Wo?"], "Später, 👍")]
+
+
+@pytest.mark.parametrize("more", [
+    {"content": "Reacted \u00f0\u009f\u0091\u008d to your message "},
+    {"content": "Liked a message"},
+    {"content": "Anna sent an attachment.", "share": {"link": "https://shop.example"}},
+    {"content": "You missed a call from Max.", "call_duration": 0},
+    {"content": "Anna added Eva to the group.", "type": "Subscribe", "users": [{"name": "Eva"}]},
+])  # fmt: skip
+def test_what_messenger_writes_of_reactions_files_and_calls_is_no_reply(more: dict[str, Any], tmp_path: Path) -> None:
+    chat = json.loads(FILES["messenger"].read_text())
+    chat["messages"].insert(0, {**chat["messages"][0], "timestamp_ms": 1767348900000, **more})
+    (tmp_path / "in.json").write_text(json.dumps(chat))
+    converted(tmp_path, tmp_path / "in.json", answering=("Anna",))
+    assert read(tmp_path) == TWO
+
+
+def test_the_pages_of_a_chat_of_messenger_are_one_conversation(tmp_path: Path) -> None:
+    chat = json.loads(FILES["messenger"].read_text())
+    pages = [tmp_path / f"message_{number}.json" for number in (1, 2)]
+    for page, part in zip(pages, (slice(2), slice(2, None)), strict=True):
+        page.write_text(json.dumps({**chat, "messages": chat["messages"][part]}))
+    converted(tmp_path, *pages, answering=("Anna",))
+    assert read(tmp_path) == TWO
+
+
+def test_a_chat_of_messenger_with_encryption_is_read(tmp_path: Path) -> None:
+    said = [("Max", Q), ("Anna", A), ("Max", Q2), ("Anna", A2), ("Anna", "User unsent a message"), ("Anna", "")]
+    rows = [
+        {
+            "senderName": who,
+            "text": text,
+            "timestamp": 1767348000000 + at,
+            "type": "text",
+            "isUnsent": False,
+            "media": [],
+        }
+        for at, (who, text) in enumerate(said)
+    ]
+    rows[4] |= {"type": "placeholder", "isUnsent": True}
+    chat = {"participants": ["Max", "Anna"], "threadName": "Max_7", "messages": rows}
+    (tmp_path / "Max_7.json").write_text(json.dumps(chat))
+    converted(tmp_path, tmp_path / "Max_7.json", answering=("Anna",))
+    assert read(tmp_path) == TWO
+
+
+def test_replies_that_teams_lists_in_what_they_answer_are_messages(tmp_path: Path) -> None:
+    page = json.loads(FILES["teams"].read_text())
+    *replies, event, asks = page["value"]
+    (tmp_path / "in.json").write_text(json.dumps({"value": [event, {**asks, "replies": replies}]}))
+    converted(tmp_path, tmp_path / "in.json", answering=("Anna",))
+    assert read(tmp_path) == TWO
+
+
+def test_what_a_bot_of_discord_answers_to_a_command_is_a_reply(tmp_path: Path) -> None:
+    channel = json.loads(FILES["discord"].read_text())
+    channel["messages"][-1]["type"] = "20"
+    (tmp_path / "in.json").write_text(json.dumps(channel))
+    converted(tmp_path, tmp_path / "in.json", answering=("Anna",))
+    assert read(tmp_path) == TWO
+
+
+@pytest.mark.parametrize("more", [{"subtype": "file_share", "files": [{}]}, {"subtype": "me_message"}])
+def test_what_is_said_beside_a_file_of_slack_is_a_message(more: dict[str, Any], tmp_path: Path) -> None:
+    [day] = FILES["slack"].glob("help/*03.json")
+    messages = json.loads(day.read_text())
+    messages[-1] |= more
+    copy = tmp_path / "in/help"
+    shutil.copytree(FILES["slack"], copy.parent)
+    (copy / day.name).write_text(json.dumps(messages))
+    converted(tmp_path, tmp_path / "in", answering=("Anna",))
+    assert read(tmp_path) == OTHERS["slack"]
 
 
 def test_a_table_of_three_columns_is_not_taken_for_triples(tmp_path: Path) -> None:
