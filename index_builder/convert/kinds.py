@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from polyrank.index_builder.convert.draft import Tree, draft
-from polyrank.index_builder.convert.maps import OF_RECORD, PATHS, Map, map_of, shipped, shipped_text, value_at
+from polyrank.index_builder.convert.maps import OF_RECORD, PATHS, SHIPPED, Map, map_of, shipped, value_at
 from polyrank.index_builder.convert.rows import Object, beginning, is_text, records
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import RowError
@@ -110,7 +110,8 @@ def beginning_of_a_map(path: Path, encoding: str | None = None) -> tuple[Tree, s
         kind = kind_of(path, None, encoding)
     except UnknownKind as error:
         return error.fields, draft(error.fields)
-    return Tree(_sampled(kind.files[0][0], kind.each, encoding=encoding)[0]), shipped_text(kind.map.called)
+    fields = Tree(_sampled(kind.files[0][0], kind.each, encoding=encoding)[0])
+    return fields, (SHIPPED / f"{kind.map.called}.toml").read_text("utf-8")
 
 
 def _files(path: Path) -> Files:
@@ -213,7 +214,7 @@ def _is_there(path: str, row: Object) -> bool:
 
 def placed(row: Object, file: Path) -> Object:
     """Return a record with what its paths may ask of the file that it lies in."""
-    return {**row, "_file": file.name, "_folder": file.parent.name}
+    return {**row, "_path": str(file), "_file": file.name, "_folder": file.parent.name}
 
 
 def _columns_map(columns: Mapping[str, str], rows: Sequence[Object], base: Map | None) -> Map:

@@ -76,6 +76,7 @@ def test_other_fields_of_a_document_are_metadata_but_for_vectors(name: str, meta
 def test_days_of_slack_and_lines_of_whatsapp_are_ordered_by_their_times(tmp_path: Path) -> None:
     folder = tmp_path / "export" / "help"
     folder.mkdir(parents=True)
+    shutil.copy(FILES["slack"] / "users.json", folder.parent)
     days = [json.loads(day.read_text()) for day in sorted(FILES["slack"].glob("help/*"))]
     for name, day in zip("ab", days[::-1], strict=True):
         (folder / f"{name}.json").write_text(json.dumps(day[::-1]))
@@ -257,16 +258,48 @@ def test_what_a_bot_of_discord_answers_to_a_command_is_a_reply(tmp_path: Path) -
     assert read(tmp_path) == TWO
 
 
-@pytest.mark.parametrize("more", [{"subtype": "file_share", "files": [{}]}, {"subtype": "me_message"}])
-def test_what_is_said_beside_a_file_of_slack_is_a_message(more: dict[str, Any], tmp_path: Path) -> None:
-    [day] = FILES["slack"].glob("help/*03.json")
-    messages = json.loads(day.read_text())
-    messages[-1] |= more
-    copy = tmp_path / "in/help"
-    shutil.copytree(FILES["slack"], copy.parent)
-    (copy / day.name).write_text(json.dumps(messages))
-    converted(tmp_path, tmp_path / "in", answering=("Anna",))
+def slack_with(folder: Path, more: dict[str, Any]) -> Path:
+    """A copy of Slack's sample whose last message is another."""
+    copy = shutil.copytree(FILES["slack"], folder / "in") / "help/2026-01-03.json"
+    copy.write_text(json.dumps([{**json.loads(copy.read_text())[-1], **more}]))
+    return folder / "in"
+
+
+@pytest.mark.parametrize("more", [
+    {"subtype": "file_share", "files": [{}]},
+    {"subtype": "me_message"},
+    {"files": [{}], "user_profile": None},  # a message with a file has no profile
+    {"user_profile": {"real_name": "Anna M."}},  # as she was called then
+])  # fmt: skip
+@pytest.mark.parametrize("users", ["users.json", "org_users.json"])
+def test_what_a_person_says_in_slack_is_hers_whatever_stands_beside_it(users: str, more, tmp_path: Path) -> None:
+    export = slack_with(tmp_path, more)
+    (export / "users.json").rename(export / users)
+    done = converted(tmp_path, export, answering=("Anna",))
     assert read(tmp_path) == OTHERS["slack"]
+    assert (done.messages.ours, done.messages.others) == ({"Anna": 2}, {"Max": 2})
+
+
+@pytest.mark.parametrize("users", [None, "{", '{"ok": true}', "[1]", '[{"name": "anna"}]'])
+def test_people_of_slack_are_called_by_their_ids_where_no_file_names_them(users: str | None, tmp_path: Path) -> None:
+    export = slack_with(tmp_path, {"user_profile": None})
+    (export / "users.json").unlink() if users is None else (export / "users.json").write_text(users)
+    with pytest.raises(
+        InvalidInput, match=r"nobody called Anna says anything; there are messages of U1 \(2\), U2 \(2\)"
+    ):
+        converted(tmp_path, export, answering=("Anna",))
+    converted(tmp_path, export, answering=("U2",))
+    assert read(tmp_path) == OTHERS["slack"]
+
+
+@pytest.mark.parametrize(("marked", "said"), [
+    ("See <https://shop.example/a?b=1&amp;c|the &lt;list&gt;>, <https://shop.example>", "See the <list>, https://shop.example"),
+    ("<@U1> <!here> <mailto:a@shop.example|a@shop.example> in <#C1|help>", "a@shop.example in #help"),
+    ("<@U1|max>, <!subteam^S1|@team> on <!date^1767348000^{date}|Jan 2> &lt;Enter&gt;", "@max, @team on Jan 2 <Enter>"),
+])  # fmt: skip
+def test_marks_of_slack_are_read_as_they_are_shown(marked: str, said: str, tmp_path: Path) -> None:
+    converted(tmp_path, slack_with(tmp_path, {"text": marked}), answering=("Anna",))
+    assert read(tmp_path)[-1][1] == said
 
 
 def test_a_table_of_three_columns_is_not_taken_for_triples(tmp_path: Path) -> None:
