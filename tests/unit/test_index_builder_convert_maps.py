@@ -101,6 +101,7 @@ def test_a_note_of_zendesk_is_no_reply_however_a_program_writes_the_table(privat
     ("zendesk", "comments", {"type": "VoiceComment"}),
     ("zendesk", "comments", {"author_id": -1}),
     ("intercom", "conversation_parts.conversation_parts", {"redacted": True}),
+    ("intercom", "conversation_parts.conversation_parts", {"part_type": "assignment", "assigned_to": {"id": "8"}}),
     ("chatwoot", "payload", {"content_attributes": {"deleted": True}}),
     ("freshdesk", "[0].conversations", {"source": 8}),
 ])  # fmt: skip
@@ -112,6 +113,15 @@ def test_what_a_tool_writes_of_a_merge_a_call_or_what_was_deleted_is_no_reply(
     texts = {key: "This message was deleted" for key in said[-1] if "body" in key or key == "content"}
     said.append({**said[-1], **texts, **marks})
     (tmp_path / "in.json").write_text(json.dumps(document))
+    converted(tmp_path, tmp_path / "in.json")
+    assert read(tmp_path) == TWO
+
+
+def test_what_an_agent_of_intercom_says_by_taking_a_conversation_is_a_reply(tmp_path: Path) -> None:
+    talk = json.loads(FILES["intercom"].read_text())
+    said = jmespath.search("conversation_parts.conversation_parts", talk)
+    said[-1] |= {"part_type": "assignment", "assigned_to": said[-1]["author"]}
+    (tmp_path / "in.json").write_text(json.dumps(talk))
     converted(tmp_path, tmp_path / "in.json")
     assert read(tmp_path) == TWO
 
@@ -300,6 +310,18 @@ def test_people_of_slack_are_called_by_their_ids_where_no_file_names_them(users:
 def test_marks_of_slack_are_read_as_they_are_shown(marked: str, said: str, tmp_path: Path) -> None:
     converted(tmp_path, slack_with(tmp_path, {"text": marked}), answering=("Anna",))
     assert read(tmp_path)[-1][1] == said
+
+
+@pytest.mark.parametrize("more", [
+    {"is_inbound": False, "author": {"id": "tea_1"}, "created_at": 1767348000.5},  # Front
+    {"sender_id": "7", "group_id": "3", "name": "Anna"},  # GroupMe
+    {"roomId": "r", "personId": "p", "created": "2026-01-02T10:00:00Z"},  # Webex
+    {"ticket_id": None, "sender": "Anna"},  # a table of one's own
+])  # fmt: skip
+def test_messages_with_an_id_are_no_pool_of_documents(more: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "m.json").write_text(json.dumps([{"id": n, "text": text, **more} for n, text in enumerate([Q, A])]))
+    with pytest.raises(UnknownKind, match="no map fits it"):
+        kind_of(tmp_path / "m.json")
 
 
 def test_a_table_of_three_columns_is_not_taken_for_triples(tmp_path: Path) -> None:
