@@ -260,6 +260,26 @@ def test_replies_that_teams_lists_in_what_they_answer_are_messages(tmp_path: Pat
     assert read(tmp_path) == TWO
 
 
+def test_who_has_no_name_in_teams_is_called_by_an_id(tmp_path: Path) -> None:
+    page = json.loads(FILES["teams"].read_text())
+    for each in page["value"]:
+        if each["from"] and each["from"]["user"]["id"] == "Anna":
+            each["from"]["user"] |= {"id": "8ea0", "displayName": None}  # an account that is deleted
+    (tmp_path / "in.json").write_text(json.dumps(page))
+    converted(tmp_path, tmp_path / "in.json", answering=("8ea0",))
+    assert read(tmp_path) == TWO
+
+
+def test_a_table_of_one_chat_is_a_conversation_by_its_file(tmp_path: Path) -> None:
+    rows = [f"2026-01-02 10:0{at},{who},{text}\n" for at, (who, text) in enumerate([("벤", Q), ("안나", A)])]
+    for name in ("a.csv", "b.csv"):  # as KakaoTalk writes them
+        (tmp_path / name).write_text("".join(["Date,User,Message\n", *rows]))
+    columns = {"conversation": "_file", "who": "User", "text": "Message", "time": "Date"}
+    converted(tmp_path, tmp_path / "a.csv", tmp_path / "b.csv", columns=columns, answering=("안나",))
+    assert [row["dialogue"] for row in written(tmp_path)] == ["a.csv", "b.csv"]
+    assert read(tmp_path) == [([Q], A)] * 2
+
+
 def test_what_a_bot_of_discord_answers_to_a_command_is_a_reply(tmp_path: Path) -> None:
     channel = json.loads(FILES["discord"].read_text())
     channel["messages"][-1]["type"] = "20"
