@@ -145,10 +145,11 @@ def test_a_ticket_of_freshdesk_that_an_agent_began_does_not_begin_with_the_custo
     assert read(tmp_path) == TWO[1:]
 
 
-def test_what_a_customer_wrote_and_an_agent_of_help_scout_put_in_is_no_reply(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["customer", "phone"])
+def test_what_a_customer_said_and_an_agent_of_help_scout_put_in_is_no_reply(kind: str, tmp_path: Path) -> None:
     talks = json.loads(FILES["helpscout"].read_text())
     for thread in jmespath.search("_embedded.conversations[]._embedded.threads[?type == 'customer'][]", talks):
-        thread["createdBy"]["type"] = "user"
+        thread |= {"type": kind, "createdBy": {**thread["createdBy"], "type": "user"}}
     (tmp_path / "in.json").write_text(json.dumps(talks))
     converted(tmp_path, tmp_path / "in.json")
     assert read(tmp_path) == TWO
@@ -356,6 +357,8 @@ def test_what_a_phone_writes_in_place_of_a_message_is_none(tmp_path: Path) -> No
         f"[01.02.26, 10:00:01] \u200eBen: {Q}",
         "\u200e[01.02.26, 10:00:02] Anna: \u200eBild weggelassen",
         "\u200e[01.02.26, 10:00:03] Anna: \u200e<Anhang: 7.jpg>",
+        "\u200e[01.02.26, 10:00:03] Anna: Rechnung 7.pdf • \u200e2 Seiten \u200eDokument weggelassen",
+        "\u200e[01.02.26, 10:00:03] Anna: Rechnung 7.pdf • \u200e1 Seite \u200e<Anhang: 7.pdf>",
         f"\u200e[01.02.26, 10:00:04] Anna: {A} \u200e<Diese Nachricht wurde bearbeitet.>",
     ]
     (tmp_path / "iphone.txt").write_text("\n".join(said))
