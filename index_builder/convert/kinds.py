@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from polyrank.index_builder.convert.draft import Tree, draft
-from polyrank.index_builder.convert.maps import OF_RECORD, PATHS, Map, map_of, shipped, shipped_text, value_at
+from polyrank.index_builder.convert.maps import OF_RECORD, PATHS, SHIPPED, Map, map_of, shipped, value_at
 from polyrank.index_builder.convert.rows import Object, beginning, is_text, records
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import RowError
@@ -55,10 +55,11 @@ def kinds_of(
     """
     if columns and map_ is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
         each = columns.get("each", "")
-        rows, wrong = _sampled((_files(paths[0]) or [(paths[0], "")])[0][0], each, encoding=encoding)
+        file = (_files(paths[0]) or [(paths[0], "")])[0][0]
+        rows, wrong = _sampled(file, each, encoding=encoding)
         if not rows and wrong:
             raise wrong if isinstance(wrong, PoolInvalid) else PoolInvalid(paths[0], str(wrong))
-        own = _columns_map(columns, rows, None)
+        own = _columns_map(columns, [placed(row, file) for row in rows], None)
         return [Recognised(own, _files(path), each) for path in paths]
     every = [kind_of(path, None, encoding) if map_ is None else _kind_by(map_, path, encoding) for path in paths]
     first, *others = {kind.map.called for kind in every}
@@ -110,7 +111,8 @@ def beginning_of_a_map(path: Path, encoding: str | None = None) -> tuple[Tree, s
         kind = kind_of(path, None, encoding)
     except UnknownKind as error:
         return error.fields, draft(error.fields)
-    return Tree(_sampled(kind.files[0][0], kind.each, encoding=encoding)[0]), shipped_text(kind.map.called)
+    fields = Tree(_sampled(kind.files[0][0], kind.each, encoding=encoding)[0])
+    return fields, (SHIPPED / f"{kind.map.called}.toml").read_text("utf-8")
 
 
 def _files(path: Path) -> Files:
@@ -213,7 +215,7 @@ def _is_there(path: str, row: Object) -> bool:
 
 def placed(row: Object, file: Path) -> Object:
     """Return a record with what its paths may ask of the file that it lies in."""
-    return {**row, "_file": file.name, "_folder": file.parent.name}
+    return {**row, "_path": str(file), "_file": file.name, "_folder": file.parent.name}
 
 
 def _columns_map(columns: Mapping[str, str], rows: Sequence[Object], base: Map | None) -> Map:
@@ -222,9 +224,8 @@ def _columns_map(columns: Mapping[str, str], rows: Sequence[Object], base: Map |
     Raises InvalidInput where nothing is there.
     """
     content: Object = {"about": "what --columns names"} if base is None else {**base.content}
-    for key, value in columns.items():
-        is_name = key in PATHS and any(value in row for row in rows)
-        content[key] = json.dumps(value) if is_name else value
+    fields = {key for key, value in columns.items() if key in PATHS and any(value in row for row in rows)}
+    content |= {key: json.dumps(value) if key in fields else value for key, value in columns.items()}
     map_ = map_of(base.called if base else "columns", content, "--columns")
     needed = {*(OF_RECORD if "messages" in columns else PATHS)} - _FLAGS if base is None else {}
     for key, value in columns.items():

@@ -8,6 +8,7 @@ is the record before that is its head. Besides the functions of JMESPath there a
     spoken(text, names)     [{who, text}] of a text in which lines begin with a name and a colon
     rows(object)            the objects of an object of lists
     parsed(text)            what a text of JSON says
+    beside(_path, file, id) the object of an id, in a list of JSON whose place is told from that of the record's file
     no(value)               whether a value is false, or a text that says so in any language, such as FALSCH
     unmangled(text)         the text whose bytes in UTF-8 were written as letters, as Facebook does
 """
@@ -16,7 +17,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ _OF_ALL = ("head", "inside", "conversation", "begins", "ends", "messages", "firs
 OF_RECORD = (*_OF_ALL, "documents")
 OF_MESSAGE = ("text", "who", "answers", "time", "only", "learn", "name", "parent", "replies", "candidates", "wrong")
 PATHS = OF_RECORD + OF_MESSAGE
-_SHIPPED = Path(__file__).parent / "maps"
+SHIPPED = Path(__file__).parent / "maps"
 _KINDS = {"collection": bool, "joined": bool, "told_by": list, "each": list, "answering": list}
 _MOST_EXACT = 2**53  # of whole numbers in floats
 _ROUNDED = re.compile(r"\d(?:[.,]\d+)?E\+\d+")
@@ -87,9 +88,9 @@ class Map:
     def metadata(self, record: Object, text: str | None = None) -> Object:
         """Return the metadata of a record, without vectors and the text itself. Raises RowError."""
         if isinstance(self.keep, str):
-            source = value_at(self.keep, record, "keep") or {}
-            source = source if isinstance(source, dict) else {}
-            source = {key: value for key, value in source.items() if not key.startswith("_") and value != text}
+            source = value_at(self.keep, record, "keep")
+            own = source.items() if isinstance(source, dict) else ()
+            source = {key: value for key, value in own if not key.startswith("_") and value != text}
         else:
             source = {key: value_at(path, record, "keep") for key, path in self.keep.items()}
         lists = {key: value for key, value in source.items() if isinstance(value, list) and len(value) >= 16}
@@ -121,6 +122,10 @@ class _Functions(functions.Functions):
         except orjson.JSONDecodeError:
             return value
 
+    @functions.signature({"types": ["string"]}, {"types": ["string"]}, {"types": ["string", "null"]})
+    def _func_beside(self, path: str, file: str, name: str | None) -> Any:
+        return _by_id(Path(path).parent / file).get(name)
+
     @functions.signature({"types": []})
     def _func_no(self, value: Any) -> bool:
         return not value or is_false(str(value))
@@ -131,6 +136,14 @@ class _Functions(functions.Functions):
             return text and text.encode("latin-1").decode()
         except UnicodeError:
             return text
+
+
+@lru_cache(maxsize=2)
+def _by_id(path: Path) -> dict[str | None, Any]:
+    try:
+        return {each["id"]: each for each in orjson.loads(read_input(path, 1 << 28))}
+    except (OSError, orjson.JSONDecodeError, TypeError, KeyError):
+        return {}
 
 
 MOST_BYTES = 16 << 10  # of a map; keys of many parts take a time that grows with their square
@@ -182,12 +195,7 @@ def _sizes(parsed: Any) -> tuple[int, int]:
 @cache
 def shipped() -> dict[str, Map]:
     """Return the maps that come along, by their names."""
-    return {path.stem: read_map(path) for path in sorted(_SHIPPED.glob("*.toml"), key=lambda it: it.stem)}
-
-
-def shipped_text(name: str) -> str:
-    """Return the file of a map that comes along."""
-    return (_SHIPPED / f"{name}.toml").read_text("utf-8")
+    return {path.stem: read_map(path) for path in sorted(SHIPPED.glob("*.toml"), key=lambda it: it.stem)}
 
 
 def read_map(path: Path) -> Map:

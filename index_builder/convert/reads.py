@@ -10,7 +10,7 @@ from polyrank.index_builder.convert.rows import Object
 
 Place = tuple[str, ...]
 _ALL = "\0"  # stands in a tree where everything below is read
-_ADDED = ("_file", "_folder", "_key", "_part", "_head", "_record")
+_ADDED = ("_path", "_file", "_folder", "_key", "_part", "_head", "_record")
 _SAME = ("slice", "index", "current", "identity")
 _COMPUTED = ("literal", "multi_select_dict", "comparator", "not_expression", "function_expression")
 _UNION = ("or_expression", "multi_select_list", "and_expression")

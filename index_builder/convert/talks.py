@@ -8,7 +8,7 @@ import sqlite3
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import accumulate, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,19 +136,13 @@ class Talks:
             if self._is_whole:
                 raise RowError("nothing is said where the map looks for it")
             return
-        self._table.execute(
-            "INSERT OR IGNORE INTO talks (key, name, file, line, split) VALUES (?, ?, ?, ?, ?)",
-            (None if is_new else f"{split}\0{talk_name}", talk_name, str(file), number, split),
-        )
-        [talk] = self._table.execute(
-            "SELECT last_insert_rowid()" if is_new else "SELECT talk FROM talks WHERE key = ?",
-            () if is_new else (f"{split}\0{talk_name}",),
-        ).fetchone()
-        self._table.executemany(
-            "INSERT INTO messages (talk, ours, who, time, place, name, parent, letters, data)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            ((talk, *message) for message in messages),
-        )
+        key = None if is_new else f"{split}\0{talk_name}"
+        insert = "INSERT OR IGNORE INTO talks VALUES (NULL, ?, ?, ?, ?, ?)"
+        self._table.execute(insert, (key, talk_name, str(file), number, split))
+        find = "SELECT COALESCE((SELECT talk FROM talks WHERE key = ?), last_insert_rowid())"
+        [talk] = self._table.execute(find, (key,)).fetchone()
+        insert = "INSERT INTO messages VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        self._table.executemany(insert, ((talk, *message) for message in messages))
 
     def _messages(self, record: Object) -> Iterator[tuple[Any, ...]]:
         """Yield what is said in a record, in order: columns, and an object of the text and what goes with it."""
@@ -410,14 +404,8 @@ def _turn(row: Message, text: str) -> Turn:
 
 def _bounded(turns: Sequence[Turn]) -> list[Turn]:
     """Return the last turns, so many as may stand in a context."""
-    characters = 0
-    last_turns: list[Turn] = []
-    for turn in reversed(turns):
-        characters += len(turn.text)
-        if last_turns and characters > MOST_CHARACTERS:
-            break
-        last_turns.append(turn)
-    return last_turns[::-1]
+    characters = accumulate(len(turn.text) for turn in reversed(turns))
+    return list(turns[-max(1, sum(count <= MOST_CHARACTERS for count in characters)) :])
 
 
 def _listed(value: Any, text: Callable[[Any], str]) -> list[str]:

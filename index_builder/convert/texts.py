@@ -9,6 +9,7 @@ from polyrank.index_builder.pool.values import has_tags
 
 FORMS = ("plain", "entities", "html", "mail")
 _PARTS = ("text", "content", "refusal", "value")  # where a part of a message, of whatever type, has its text
+_MARK = re.compile(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>")  # of Slack: who or what is meant, and what is shown
 _ENTITY = re.compile(r"&(?:[a-zA-Z][a-zA-Z0-9]{1,31}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});")
 # The library's patterns take the cube of a line's length: what is longer is no head of a mail.
 _MOST_LINES, _MOST_LINE, _BLANK = 200, 160, re.compile(r"\n{3,}")
@@ -47,6 +48,8 @@ def message_text(value: Any, depth: int = 0) -> str:
 
 def read(text: str, form: str, keep_quotes: bool) -> str:
     """Return the text that a message of that form says."""
+    if form == "entities":
+        text = _MARK.sub(lambda mark: mark[1].strip("!") + mark[3] if mark[3] else "" if mark[1] else mark[2], text)
     if form in ("html", "mail") and has_tags(text):
         import html_text
 

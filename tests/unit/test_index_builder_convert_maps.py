@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def test_other_fields_of_a_document_are_metadata_but_for_vectors(name: str, meta
 def test_days_of_slack_and_lines_of_whatsapp_are_ordered_by_their_times(tmp_path: Path) -> None:
     folder = tmp_path / "export" / "help"
     folder.mkdir(parents=True)
+    shutil.copy(FILES["slack"] / "users.json", folder.parent)
     days = [json.loads(day.read_text()) for day in sorted(FILES["slack"].glob("help/*"))]
     for name, day in zip("ab", days[::-1], strict=True):
         (folder / f"{name}.json").write_text(json.dumps(day[::-1]))
@@ -99,6 +101,7 @@ def test_a_note_of_zendesk_is_no_reply_however_a_program_writes_the_table(privat
     ("zendesk", "comments", {"type": "VoiceComment"}),
     ("zendesk", "comments", {"author_id": -1}),
     ("intercom", "conversation_parts.conversation_parts", {"redacted": True}),
+    ("intercom", "conversation_parts.conversation_parts", {"part_type": "assignment", "assigned_to": {"id": "8"}}),
     ("chatwoot", "payload", {"content_attributes": {"deleted": True}}),
     ("freshdesk", "[0].conversations", {"source": 8}),
 ])  # fmt: skip
@@ -110,6 +113,15 @@ def test_what_a_tool_writes_of_a_merge_a_call_or_what_was_deleted_is_no_reply(
     texts = {key: "This message was deleted" for key in said[-1] if "body" in key or key == "content"}
     said.append({**said[-1], **texts, **marks})
     (tmp_path / "in.json").write_text(json.dumps(document))
+    converted(tmp_path, tmp_path / "in.json")
+    assert read(tmp_path) == TWO
+
+
+def test_what_an_agent_of_intercom_says_by_taking_a_conversation_is_a_reply(tmp_path: Path) -> None:
+    talk = json.loads(FILES["intercom"].read_text())
+    said = jmespath.search("conversation_parts.conversation_parts", talk)
+    said[-1] |= {"part_type": "assignment", "assigned_to": said[-1]["author"]}
+    (tmp_path / "in.json").write_text(json.dumps(talk))
     converted(tmp_path, tmp_path / "in.json")
     assert read(tmp_path) == TWO
 
@@ -133,10 +145,11 @@ def test_a_ticket_of_freshdesk_that_an_agent_began_does_not_begin_with_the_custo
     assert read(tmp_path) == TWO[1:]
 
 
-def test_what_a_customer_wrote_and_an_agent_of_help_scout_put_in_is_no_reply(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["customer", "phone"])
+def test_what_a_customer_said_and_an_agent_of_help_scout_put_in_is_no_reply(kind: str, tmp_path: Path) -> None:
     talks = json.loads(FILES["helpscout"].read_text())
     for thread in jmespath.search("_embedded.conversations[]._embedded.threads[?type == 'customer'][]", talks):
-        thread["createdBy"]["type"] = "user"
+        thread |= {"type": kind, "createdBy": {**thread["createdBy"], "type": "user"}}
     (tmp_path / "in.json").write_text(json.dumps(talks))
     converted(tmp_path, tmp_path / "in.json")
     assert read(tmp_path) == TWO
@@ -196,6 +209,142 @@ def test_letters_that_facebook_wrote_as_bytes_are_read(tmp_path: Path) -> None:
     assert read(tmp_path) == [(["Wo?"], "Später, 👍")]
 
 
+@pytest.mark.parametrize("more", [
+    {"content": "Reacted \u00f0\u009f\u0091\u008d to your message "},
+    {"content": "Liked a message"},
+    {"content": "Anna sent an attachment.", "share": {"link": "https://shop.example"}},
+    {"content": "You missed a call from Max.", "call_duration": 0},
+    {"content": "Anna added Eva to the group.", "type": "Subscribe", "users": [{"name": "Eva"}]},
+])  # fmt: skip
+def test_what_messenger_writes_of_reactions_files_and_calls_is_no_reply(more: dict[str, Any], tmp_path: Path) -> None:
+    chat = json.loads(FILES["messenger"].read_text())
+    chat["messages"].insert(0, {**chat["messages"][0], "timestamp_ms": 1767348900000, **more})
+    (tmp_path / "in.json").write_text(json.dumps(chat))
+    converted(tmp_path, tmp_path / "in.json", answering=("Anna",))
+    assert read(tmp_path) == TWO
+
+
+def test_the_pages_of_a_chat_of_messenger_are_one_conversation(tmp_path: Path) -> None:
+    chat = json.loads(FILES["messenger"].read_text())
+    pages = [tmp_path / f"message_{number}.json" for number in (1, 2)]
+    for page, part in zip(pages, (slice(2), slice(2, None)), strict=True):
+        page.write_text(json.dumps({**chat, "messages": chat["messages"][part]}))
+    converted(tmp_path, *pages, answering=("Anna",))
+    assert read(tmp_path) == TWO
+
+
+def test_a_chat_of_messenger_with_encryption_is_read(tmp_path: Path) -> None:
+    said = [("Max", Q), ("Anna", A), ("Max", Q2), ("Anna", A2), ("Anna", "User unsent a message"), ("Anna", "")]
+    rows = [
+        {
+            "senderName": who,
+            "text": text,
+            "timestamp": 1767348000000 + at,
+            "type": "text",
+            "isUnsent": False,
+            "media": [],
+        }
+        for at, (who, text) in enumerate(said)
+    ]
+    rows[4] |= {"type": "placeholder", "isUnsent": True}
+    chat = {"participants": ["Max", "Anna"], "threadName": "Max_7", "messages": rows}
+    (tmp_path / "Max_7.json").write_text(json.dumps(chat))
+    converted(tmp_path, tmp_path / "Max_7.json", answering=("Anna",))
+    assert read(tmp_path) == TWO
+
+
+def test_replies_that_teams_lists_in_what_they_answer_are_messages(tmp_path: Path) -> None:
+    page = json.loads(FILES["teams"].read_text())
+    *replies, event, asks = page["value"]
+    (tmp_path / "in.json").write_text(json.dumps({"value": [event, {**asks, "replies": replies}]}))
+    converted(tmp_path, tmp_path / "in.json", answering=("Anna",))
+    assert read(tmp_path) == TWO
+
+
+def test_who_has_no_name_in_teams_is_called_by_an_id(tmp_path: Path) -> None:
+    page = json.loads(FILES["teams"].read_text())
+    for each in page["value"]:
+        if each["from"] and each["from"]["user"]["id"] == "Anna":
+            each["from"]["user"] |= {"id": "8ea0", "displayName": None}  # an account that is deleted
+    (tmp_path / "in.json").write_text(json.dumps(page))
+    converted(tmp_path, tmp_path / "in.json", answering=("8ea0",))
+    assert read(tmp_path) == TWO
+
+
+def test_a_table_of_one_chat_is_a_conversation_by_its_file(tmp_path: Path) -> None:
+    rows = [f"2026-01-02 10:0{at},{who},{text}\n" for at, (who, text) in enumerate([("벤", Q), ("안나", A)])]
+    for name in ("a.csv", "b.csv"):  # as KakaoTalk writes them
+        (tmp_path / name).write_text("".join(["Date,User,Message\n", *rows]))
+    columns = {"conversation": "_file", "who": "User", "text": "Message", "time": "Date"}
+    converted(tmp_path, tmp_path / "a.csv", tmp_path / "b.csv", columns=columns, answering=("안나",))
+    assert [row["dialogue"] for row in written(tmp_path)] == ["a.csv", "b.csv"]
+    assert read(tmp_path) == [([Q], A)] * 2
+
+
+def test_what_a_bot_of_discord_answers_to_a_command_is_a_reply(tmp_path: Path) -> None:
+    channel = json.loads(FILES["discord"].read_text())
+    channel["messages"][-1]["type"] = "20"
+    (tmp_path / "in.json").write_text(json.dumps(channel))
+    converted(tmp_path, tmp_path / "in.json", answering=("Anna",))
+    assert read(tmp_path) == TWO
+
+
+def slack_with(folder: Path, more: dict[str, Any]) -> Path:
+    """A copy of Slack's sample whose last message is another."""
+    copy = shutil.copytree(FILES["slack"], folder / "in") / "help/2026-01-03.json"
+    copy.write_text(json.dumps([{**json.loads(copy.read_text())[-1], **more}]))
+    return folder / "in"
+
+
+@pytest.mark.parametrize("more", [
+    {"subtype": "file_share", "files": [{}]},
+    {"subtype": "me_message"},
+    {"files": [{}], "user_profile": None},  # a message with a file has no profile
+    {"user_profile": {"real_name": "Anna M."}},  # as she was called then
+])  # fmt: skip
+@pytest.mark.parametrize("users", ["users.json", "org_users.json"])
+def test_what_a_person_says_in_slack_is_hers_whatever_stands_beside_it(users: str, more, tmp_path: Path) -> None:
+    export = slack_with(tmp_path, more)
+    (export / "users.json").rename(export / users)
+    done = converted(tmp_path, export, answering=("Anna",))
+    assert read(tmp_path) == OTHERS["slack"]
+    assert (done.messages.ours, done.messages.others) == ({"Anna": 2}, {"Max": 2})
+
+
+@pytest.mark.parametrize("users", [None, "{", '{"ok": true}', "[1]", '[{"name": "anna"}]'])
+def test_people_of_slack_are_called_by_their_ids_where_no_file_names_them(users: str | None, tmp_path: Path) -> None:
+    export = slack_with(tmp_path, {"user_profile": None})
+    (export / "users.json").unlink() if users is None else (export / "users.json").write_text(users)
+    with pytest.raises(
+        InvalidInput, match=r"nobody called Anna says anything; there are messages of U1 \(2\), U2 \(2\)"
+    ):
+        converted(tmp_path, export, answering=("Anna",))
+    converted(tmp_path, export, answering=("U2",))
+    assert read(tmp_path) == OTHERS["slack"]
+
+
+@pytest.mark.parametrize(("marked", "said"), [
+    ("See <https://shop.example/a?b=1&amp;c|the &lt;list&gt;>, <https://shop.example>", "See the <list>, https://shop.example"),
+    ("<@U1> <!here> <mailto:a@shop.example|a@shop.example> in <#C1|help>", "a@shop.example in #help"),
+    ("<@U1|max>, <!subteam^S1|@team> on <!date^1767348000^{date}|Jan 2> &lt;Enter&gt;", "@max, @team on Jan 2 <Enter>"),
+])  # fmt: skip
+def test_marks_of_slack_are_read_as_they_are_shown(marked: str, said: str, tmp_path: Path) -> None:
+    converted(tmp_path, slack_with(tmp_path, {"text": marked}), answering=("Anna",))
+    assert read(tmp_path)[-1][1] == said
+
+
+@pytest.mark.parametrize("more", [
+    {"is_inbound": False, "author": {"id": "tea_1"}, "created_at": 1767348000.5},  # Front
+    {"sender_id": "7", "group_id": "3", "name": "Anna"},  # GroupMe
+    {"roomId": "r", "personId": "p", "created": "2026-01-02T10:00:00Z"},  # Webex
+    {"ticket_id": None, "sender": "Anna"},  # a table of one's own
+])  # fmt: skip
+def test_messages_with_an_id_are_no_pool_of_documents(more: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "m.json").write_text(json.dumps([{"id": n, "text": text, **more} for n, text in enumerate([Q, A])]))
+    with pytest.raises(UnknownKind, match="no map fits it"):
+        kind_of(tmp_path / "m.json")
+
+
 def test_a_table_of_three_columns_is_not_taken_for_triples(tmp_path: Path) -> None:
     (tmp_path / "t.tsv").write_text("Ticket\tWer\tText\n1\tKunde\tWo?\n1\tAnna\tHier.\n")
     with pytest.raises(UnknownKind, match="no map fits it"):
@@ -208,6 +357,8 @@ def test_what_a_phone_writes_in_place_of_a_message_is_none(tmp_path: Path) -> No
         f"[01.02.26, 10:00:01] \u200eBen: {Q}",
         "\u200e[01.02.26, 10:00:02] Anna: \u200eBild weggelassen",
         "\u200e[01.02.26, 10:00:03] Anna: \u200e<Anhang: 7.jpg>",
+        "\u200e[01.02.26, 10:00:03] Anna: Rechnung 7.pdf • \u200e2 Seiten \u200eDokument weggelassen",
+        "\u200e[01.02.26, 10:00:03] Anna: Rechnung 7.pdf • \u200e1 Seite \u200e<Anhang: 7.pdf>",
         f"\u200e[01.02.26, 10:00:04] Anna: {A} \u200e<Diese Nachricht wurde bearbeitet.>",
     ]
     (tmp_path / "iphone.txt").write_text("\n".join(said))

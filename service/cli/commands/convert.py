@@ -146,7 +146,9 @@ def _lines(tally: "Conversion") -> list[str]:
     if sides.ours or sides.others:
         ours = ", ".join(f"{who} ({count:,})" for who, count in sides.ours.most_common(5)) or "nobody"
         rest = f" and {len(sides.ours) - 5:,} more, in all {sides.ours.total():,}" if len(sides.ours) > 5 else ""
-        lines.append(f"answering: {ours}{rest}; others: {sides.others.total():,} messages")
+        others = ", ".join(f"{who} ({count:,})" for who, count in sides.others.most_common(5) if who)
+        most = f", most of {others}" if others else ""  # somebody whom --answering forgot is among them
+        lines.append(f"answering: {ours}{rest}; others: {sides.others.total():,} messages{most}")
     lines += [f"--answering: nobody called {name!r} says anything" for name in sides.missing]
     if sides.alternating:
         lines.append("nothing says who speaks: every other message, from the last one back, counts as an answer")
@@ -156,17 +158,15 @@ def _lines(tally: "Conversion") -> list[str]:
         lines.append(f"left out {sides.repeated} messages that were in their conversation before, at the same time")
     lines += [f"texts {how}: {count}" for how, count in sides.changed.most_common()]
     for reason, count in tally.left_out.most_common(_SHOWN):
-        lines.append(
-            f"left out {count}: {reason}" + (f" (first: {tally.first[reason]})" if reason in tally.first else "")
-        )
+        first = f" (first: {tally.first[reason]})" if reason in tally.first else ""
+        lines.append(f"left out {count}: {reason}{first}")
     if (more := len(tally.left_out) - _SHOWN) > 0:
         lines.append(f"… and {more} more reasons; see rejected.jsonl")
     if tally.unread:
         fields = [f"{place} ({n}, first: {tally.first[place]})" for place, n in tally.unread.most_common(_SHOWN)]
         more = len(tally.unread) - _SHOWN
-        lines.append(
-            f"not read: {', '.join(fields)}" + (f" and {more} more fields, which --json names" if more > 0 else "")
-        )
+        rest = f" and {more} more fields, which --json names" if more > 0 else ""
+        lines.append(f"not read: {', '.join(fields)}{rest}")
     return lines + (tally.fields.lines() if tally.candidates and not tally.examples else [])
 
 
