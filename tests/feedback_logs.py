@@ -11,6 +11,17 @@ from polyrank.service.feedback.identity import Identity
 from polyrank.service.feedback.records import Event, Kind, Ranking, Shown, Use
 
 
+def ranking(number: int, **fields: Any) -> Ranking:
+    """The ranking of second `number`, which showed one reply."""
+    made = {"at": float(number), "generation": "g", "revision": 0, "fingerprint": "f", "shown": (Shown("a", 0.5),)}
+    return Ranking(**{"id": f"r{number}", **made, **fields})
+
+
+def event(number: int, of: str = "r1", **fields: Any) -> Event:
+    """Somebody likes the reply of a ranking, at second `number`."""
+    return Event(**{"id": f"e{number}", "at": float(number), "ranking": of, "kind": "up", "reply": "a", **fields})
+
+
 def use(
     number: int,
     said: str | Conversation | None,

@@ -104,14 +104,6 @@ def test_it_counts_what_is_complete(make: Make) -> None:
     assert make(False).count() == 2
 
 
-def test_it_can_be_opened_again(make: Make, dtype: str) -> None:
-    ids, vectors, first = filled(make)
-    first.close()
-    again = make(False)
-    assert again.count() == 3000
-    assert (vectors_of(again, ids) == vectors.astype(DTYPES[dtype])).all()
-
-
 def test_what_was_fetched_is_the_callers_own(make: Make) -> None:
     ids, _, store = filled(make, 10)
     before = vectors_of(store, ids).copy()

@@ -281,7 +281,7 @@ def test_two_builders_do_not_meet(root: Path) -> None:
 
     result = build(HashEncoder(), pool(30), root, progress=intrude)
     assert len(refused) == 1
-    assert refused[0].startswith(f"another build into {root} is running: process ")
+    assert refused[0].startswith(f"another build into {root} is running: process {os.getpid()} on ")
     assert_whole(GenerationStore(root).open(result.generation), HashEncoder(), pool(30))
 
 

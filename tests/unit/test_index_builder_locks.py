@@ -12,7 +12,7 @@ from fakes import HashEncoder, pool
 from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.building.job_records import FAILED, JobRequest, JobStore
 from polyrank.index_builder.building.pipeline import build
-from polyrank.index_builder.errors import BuildBusy, StoreBusy
+from polyrank.index_builder.errors import StoreBusy
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import locked
@@ -59,11 +59,6 @@ def test_a_build_that_cannot_publish_is_continued_by_the_next(store: GenerationS
         build(HashEncoder(), pool(7), store.root)
     assert build(HashEncoder(), pool(7), store.root).resumed == 7
     assert store.strays() == []
-
-
-def test_a_second_build_is_told_of_the_first(store: GenerationStore) -> None:
-    with store.building(), pytest.raises(BuildBusy, match=rf"is running: process {os.getpid()} on \S+ since"):
-        build(HashEncoder(), pool(7), store.root)
 
 
 @pytest.mark.parametrize("lock", ["create.lock", "update.lock"])

@@ -170,27 +170,20 @@ def test_floor_and_leaving_are_remembered_and_are_no_updates(open_log) -> None:
     assert read(open_log()) == [told(update(8))]
 
 
-def test_every_truncation_of_the_last_record_is_as_if_it_had_never_been_written(
+def test_a_record_that_is_cut_short_anywhere_is_as_if_it_had_never_been_written(
     path: Path, three: list[int], open_log
 ) -> None:
-    whole, (start, end) = path.read_bytes(), three[-2:]
-    kept = [told(each) for each in THREE[:-1]]
-    for size in range(start, end):
-        path.write_bytes(whole[:size])
-        reader = open_log()
-        assert read(reader) == kept
-        open_log().append(update(9, 1))
-        assert path.read_bytes()[:start] == whole[:start], "what is whole stays as it is"
-        assert read(open_log()) == [*kept, told(update(9, 1))]
-        assert read(reader) == [told(update(9, 1))], "whoever waited before what was cut short goes on"
-
-
-def test_a_truncation_anywhere_leaves_the_updates_before_it(path: Path, three: list[int], open_log) -> None:
     whole = path.read_bytes()
     for size in range(three[0], len(whole)):
         path.write_bytes(whole[:size])
-        kept = sum(size >= end for end in three[1:])
-        assert until_damage(open_log()) == ([told(each) for each in THREE[:kept]], False)
+        count = sum(size >= end for end in three[1:])
+        kept = [told(each) for each in THREE[:count]]
+        reader = open_log()
+        assert until_damage(reader) == (kept, False)
+        open_log().append(update(9, 1))
+        assert path.read_bytes()[: three[count]] == whole[: three[count]], "what is whole stays as it is"
+        assert read(open_log()) == [*kept, told(update(9, 1))]
+        assert read(reader) == [told(update(9, 1))], "whoever waited before what was cut short goes on"
 
 
 def test_every_flipped_byte_is_refused_after_the_updates_before_it(path: Path, three: list[int], open_log) -> None:

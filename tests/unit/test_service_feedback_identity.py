@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrank.service.errors import FeedbackUnusable, UnknownRanking
+from polyrank.service.errors import UnknownRanking
 from polyrank.service.feedback.identity import Identity, RankingOrigin, host_mark, origin_of
 
 IDENTITY = Identity(b"k" * 32)
@@ -97,10 +97,3 @@ def test_a_store_has_one_key_that_only_its_owner_reads(tmp_path: Path) -> None:
     [key] = (tmp_path / "feedback").iterdir()
     assert (key.name, key.stat().st_size, stat.S_IMODE(key.stat().st_mode)) == ("key", 32, 0o600)
     assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
-
-
-def test_a_damaged_key_is_named(tmp_path: Path) -> None:
-    Identity.of(tmp_path)
-    (tmp_path / "feedback" / "key").write_bytes(b"short")
-    with pytest.raises(FeedbackUnusable, match=r"feedback/key is damaged.*remove it"):
-        Identity.of(tmp_path)

@@ -15,18 +15,17 @@ import orjson
 import pyarrow as pa
 import pytest
 import waiting
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from feedback_logs import event, ranking
 
 from polyrank.index_builder.errors import DiskFull
 from polyrank.index_builder.layout import stamp
 from polyrank.service.errors import EraseUnfinished, Overloaded
 from polyrank.service.feedback import files, log
 from polyrank.service.feedback.erasure import Erasing, erase
-from polyrank.service.feedback.files import Erased, Growing, Line, account, limit, lines, names
+from polyrank.service.feedback.files import Erased, Growing, account, limit, lines, names
 from polyrank.service.feedback.identity import Identity, make_folder
 from polyrank.service.feedback.log import Log
-from polyrank.service.feedback.records import Event, Ranking, Shown
+from polyrank.service.feedback.records import Event, Ranking
 from polyrank.service.observe.metrics import Metrics
 
 until = partial(waiting.until, seconds=10)
@@ -54,15 +53,6 @@ def begin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
         each.close()
 
 
-def ranking(number: int, **fields: Any) -> Ranking:
-    made = {"at": float(number), "generation": "g", "revision": 0, "fingerprint": "f", "shown": (Shown("a", 0.5),)}
-    return Ranking(**{"id": f"r{number}", **made, **fields})
-
-
-def event(number: int, of: str = "r1", **fields: Any) -> Event:
-    return Event(**{"id": f"e{number}", "at": float(number), "ranking": of, "kind": "up", "reply": "a", **fields})
-
-
 def content(*records: Ranking | Event) -> bytes:
     return b"".join(orjson.dumps(each) + b"\n" for each in records)
 
@@ -81,16 +71,19 @@ def put(begun: Log, *made: Event) -> None:
 
 
 def test_records_come_as_they_were_handed_over(folder: Path, begin: Open) -> None:
-    begun = begin()
+    begun, text = begin(), 'aé\n\u2028\\"'
     for number in range(50):
         assert begun.record(lambda number=number: ranking(number), 10)
-    put(begun, event(50), event(51))
+    put(begun, event(50), event(51, text=text))
     expected = [*(f"r{number}" for number in range(50)), "e50", "e51"]
     assert written(folder) == expected
     assert [path.suffix for path in folder.iterdir()] == [".jsonl"]
     begun.close()
     assert written(folder) == expected
-    assert [path.suffix for path in folder.iterdir()] == [".zst"]
+    [closed] = folder.iterdir()
+    assert (closed.suffix, closed.stat().st_mode & 0o777) == (".zst", 0o600)
+    *_, last = lines(folder, *names(folder))
+    assert last["text"] == text
 
 
 def test_no_file_is_made_for_nothing(folder: Path, begin: Open) -> None:
@@ -517,14 +510,3 @@ def test_what_was_erased_long_ago_is_forgotten(folder: Path) -> None:
     (folder / f"{named_at(timedelta(hours=1))}.jsonl").touch()
     Erased(folder).add(folder, ["new"], now)
     assert [*Erased(folder).times] == ["lately", "new"]
-
-
-@settings(max_examples=10, deadline=None)
-@given(st.lists(st.dictionaries(st.sampled_from("ab"), st.text('aé\n\u2028\\"', max_size=5)), min_size=1, max_size=5))
-def test_lines_are_read_as_they_were_made(tmp_path_factory: pytest.TempPathFactory, made: list[Line]) -> None:
-    folder = make_folder(tmp_path_factory.mktemp("store"))
-    growing = Growing(folder)
-    growing.append(b"".join(orjson.dumps(each) + b"\n" for each in made), {account(None, None): 1} if made else {})
-    assert [*lines(folder, growing.name)] == made
-    growing.close()
-    assert [*lines(folder, growing.name)] == made

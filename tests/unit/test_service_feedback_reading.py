@@ -4,25 +4,16 @@ import os
 import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pyarrow as pa
 import pytest
+from feedback_logs import event, ranking
 
 from polyrank.service.feedback.reading import LogTally, uses
 from polyrank.service.feedback.records import Event, Ranking, Shown, Use
 
 FIRST, SECOND = "20260101T000000000000-00000000", "20260101T000000000001-00000000"
-
-
-def ranking(number: int, **fields: Any) -> Ranking:
-    made = {"at": float(number), "generation": "g", "revision": 0, "fingerprint": "f", "shown": (Shown("a", 0.5),)}
-    return Ranking(id=f"r{number}", **{**made, **fields})
-
-
-def event(number: int, of: int, **fields: Any) -> Event:
-    return Event(**{"id": f"e{number}", "at": 10.0 + number, "ranking": f"r{of}", "kind": "up", "reply": "a", **fields})
 
 
 def write(root: Path, name: str, records: Iterable[Ranking | Event], cut: bytes = b"", closed: bool = False) -> Path:
@@ -46,10 +37,10 @@ def test_there_is_nothing_where_nothing_was_recorded(tmp_path: Path) -> None:
 
 
 def test_rankings_come_as_written_with_their_events_by_time(tmp_path: Path) -> None:
-    write(tmp_path, SECOND, [event(2, 1), ranking(3), event(1, 1), event(5, 3), event(5, 3)])
-    write(tmp_path, FIRST, [ranking(1), ranking(2), event(4, 1, ranking="gone")], closed=True)
+    write(tmp_path, SECOND, [event(2), ranking(3), event(1), event(5, "r3"), event(5, "r3")])
+    write(tmp_path, FIRST, [ranking(1), ranking(2), event(4, "gone")], closed=True)
     found, tally = read(tmp_path)
-    assert found == [Use(ranking(1), (event(1, 1), event(2, 1))), Use(ranking(2)), Use(ranking(3), (event(5, 3),))]
+    assert found == [Use(ranking(1), (event(1), event(2))), Use(ranking(2)), Use(ranking(3), (event(5, "r3"),))]
     assert tally == LogTally(repeated=1, alone=1)
 
 
@@ -63,10 +54,10 @@ def test_files_that_nobody_has_written_to_since_are_not_read(tmp_path: Path) -> 
 def test_events_about_what_was_not_shown_are_left_out(tmp_path: Path) -> None:
     shown = (Shown("a", 0.5), Shown(None, 0.4, "hello"))
     told = [
-        event(1, 1, reply="b"), event(2, 1, reply="z"), event(3, 1, kind="chosen", reply=None, text="hello"),
-        event(4, 1, kind="chosen", reply=None, text="never shown"),
-        event(5, 1, kind="edited", reply="z", text="better"),
-        event(6, 1, kind="edited", reply=None, text="better"),
+        event(1, reply="b"), event(2, reply="z"), event(3, kind="chosen", reply=None, text="hello"),
+        event(4, kind="chosen", reply=None, text="never shown"),
+        event(5, kind="edited", reply="z", text="better"),
+        event(6, kind="edited", reply=None, text="better"),
     ]  # fmt: skip
     write(tmp_path, FIRST, [ranking(1, shown=shown, below=("b",)), *told])
     [found], tally = read(tmp_path)
@@ -77,7 +68,7 @@ def test_events_about_what_was_not_shown_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_events_of_a_log(tmp_path: Path) -> None:
     text = "x" * 4000
-    said = (event(number, number % 50, kind="written", reply=None, text=text) for number in range(3000))
+    said = (event(number, f"r{number % 50}", kind="written", reply=None, text=text) for number in range(3000))
     write(tmp_path, FIRST, [*(ranking(number) for number in range(50)), *said])
     tracemalloc.start()
     try:
@@ -90,16 +81,16 @@ def test_memory_does_not_grow_with_the_events_of_a_log(tmp_path: Path) -> None:
 
 def test_a_file_that_is_just_closed_is_read_once(tmp_path: Path) -> None:
     for closed in (False, True):
-        write(tmp_path, FIRST, [ranking(1), event(1, 1)], closed=closed)
-    assert read(tmp_path) == ([Use(ranking(1), (event(1, 1),))], LogTally())
+        write(tmp_path, FIRST, [ranking(1), event(1)], closed=closed)
+    assert read(tmp_path) == ([Use(ranking(1), (event(1),))], LogTally())
 
 
 def test_what_is_damaged_is_counted_and_left_out(tmp_path: Path) -> None:
-    good = [ranking(1), event(1, 1)]
+    good = [ranking(1), event(1)]
     wrong = [b"{", b"[]", b"\xff", b"\0", b'{"kind":"ranking","id":[]}', b'{"kind":"up","ranking":[]}', b"5", b"{}"]
     write(tmp_path, FIRST, good, b"\n".join(wrong) + b'\n\n{"kind": "ranking", "id": "cu')
     (tmp_path / "feedback" / "readme.jsonl").write_text("{}")
-    assert read(tmp_path) == ([Use(ranking(1), (event(1, 1),))], LogTally(damaged=len(wrong)))
+    assert read(tmp_path) == ([Use(ranking(1), (event(1),))], LogTally(damaged=len(wrong)))
 
 
 @pytest.mark.parametrize("at", [3, 40, -4])
@@ -116,11 +107,13 @@ def test_a_compressed_file_that_is_damaged_is_read_as_far_as_it_goes(tmp_path: P
 
 def test_what_was_erased_is_left_out_and_what_came_after_counts(tmp_path: Path) -> None:
     write(
-        tmp_path, FIRST, [ranking(1, conversation="c"), event(1, 1), ranking(2), event(2, 2), ranking(3), event(3, 3)]
+        tmp_path,
+        FIRST,
+        [ranking(1, conversation="c"), event(1), ranking(2), event(2, "r2"), ranking(3), event(3, "r3")],
     )
-    write(tmp_path, SECOND, [ranking(9, conversation="c"), event(9, 9)])
+    write(tmp_path, SECOND, [ranking(9, conversation="c"), event(9, "r9")])
     (tmp_path / "feedback" / "erased").write_text("5.5 c\n5.5 r1\n5.5 r3\ndamaged\nx y\n")
     assert read(tmp_path) == (
-        [Use(ranking(2), (event(2, 2),)), Use(ranking(9, conversation="c"), (event(9, 9),))],
+        [Use(ranking(2), (event(2, "r2"),)), Use(ranking(9, conversation="c"), (event(9, "r9"),))],
         LogTally(erased=4),
     )

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from polyrank.service.http.compat.openai import EmbeddingsIn
 from polyrank.service.http.compat.reranked import CompatRerankIn
-from polyrank.service.http.compat.tei import EmbedIn, SimilarityIn
+from polyrank.service.http.compat.tei import EmbedIn
 
 RERANK = {"query": "q", "documents": ["a"]}
 
@@ -47,13 +47,3 @@ def test_what_is_wrong_is_refused(fields: dict[str, Any]) -> None:
 ])  # fmt: skip
 def test_how_many(fields: dict[str, Any], limit: int | None) -> None:
     assert rerank(**fields).limit == limit
-
-
-def test_texts_to_embed_are_one_or_many() -> None:
-    assert EmbeddingsIn.model_validate({"input": "a"}).input == "a"
-    assert EmbeddingsIn.model_validate({"input": ["a", ""]}).input == ["a", ""]
-    for wrong in (None, 5, [1, 2], [[1], [2]], ["a", 1], {"text": "a"}):
-        with pytest.raises(ValidationError):
-            EmbeddingsIn.model_validate({"input": wrong})
-    with pytest.raises(ValidationError):
-        SimilarityIn.model_validate({"inputs": {"source_sentence": "a"}})

@@ -106,6 +106,18 @@ def meanwhile(loop: Loop, act: Callable[[], object], share: float = 0.0) -> Thre
     return thread
 
 
+def amid_the_switch(loop: Loop, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do something while the new generation is verified, before it is active."""
+    verify = GenerationStore.verify
+
+    def slow(store: GenerationStore, generation: str) -> object:
+        if store.current() == loop.live:
+            act()
+        return verify(store, generation)
+
+    monkeypatch.setattr(GenerationStore, "verify", slow)
+
+
 def test_an_equal_model_is_switched_to_at_the_last_step(loop: Loop) -> None:
     at = loop.began("canary", 0.5)
     write_log(loop.store.root, conversations(loop.new, at, 4000, 0.5, trial=0.97, live=0.97))
@@ -182,14 +194,6 @@ def test_what_a_server_has_withdrawn_is_not_asked_again(loop: Loop) -> None:
     run = loop.goes_on()
     assert (run.verdict, run.why, at) == ("withdrawn", "5 answers in a row had to be replaced", at)
     assert loop.store.trial() is None
-
-
-@pytest.mark.slow
-def test_a_lease_that_ended_while_nobody_was_at_work_is_taken_again(loop: Loop) -> None:
-    at = loop.began("canary", 0.5)
-    loop.store._pointer.withdraw(Withdrawn(loop.new, time.time(), LEASE_ENDED))
-    write_log(loop.store.root, conversations(loop.new, at, 4000, 0.5, trial=0.97, live=0.97))
-    assert loop.goes_on(canary_shares=(0.5,)).verdict == "switched"
 
 
 def test_a_lease_that_a_server_ended_whose_clock_is_behind_is_taken_again(loop: Loop) -> None:
@@ -298,29 +302,16 @@ def test_a_switch_that_a_kill_kept_from_being_recorded_is_found(loop: Loop) -> N
 
 def test_somebody_who_switches_at_the_last_moment_is_not_overruled(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     other = loop.store.ids()[1]
-    verify = GenerationStore.verify
-
-    def slow(store: GenerationStore, generation: str) -> object:
-        if store.current() == loop.live:
-            store.make_active(store.manifest(other))
-        return verify(store, generation)
-
     loop.reached("switch")
-    monkeypatch.setattr(GenerationStore, "verify", slow)
+    amid_the_switch(loop, monkeypatch, lambda: loop.store.make_active(loop.store.manifest(other)))
     assert (loop.goes_on().verdict, loop.store.current()) == ("overtaken", other)
 
 
 def test_an_abort_during_the_switch_comes_too_late_for_it(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new model is active then, so what it has learnt from counts."""
-    verify = GenerationStore.verify
-
-    def asked_meanwhile(store: GenerationStore, generation: str) -> object:
-        loop.runs.abort_file(loop.run.id).touch()
-        return verify(store, generation)
-
     loop.reached("switch")
     (loop.runs.path(loop.run.id) / "examples.npy").touch()
-    monkeypatch.setattr(GenerationStore, "verify", asked_meanwhile)
+    amid_the_switch(loop, monkeypatch, loop.runs.abort_file(loop.run.id).touch)
     run = loop.goes_on(watch_hours=1)
     assert (run.verdict, run.why) == ("aborted", "somebody has asked for it, in stage watch")
     assert (loop.store.current(), loop.store.trial()) == (loop.new, None)
@@ -329,15 +320,9 @@ def test_an_abort_during_the_switch_comes_too_late_for_it(loop: Loop, monkeypatc
 
 @pytest.mark.slow
 def test_a_compaction_at_the_last_moment_is_no_switch(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy, verify = loop.store.manifest(loop.store.ids()[1]), GenerationStore.verify
-
-    def slow(store: GenerationStore, generation: str) -> object:
-        if store.current() == loop.live:
-            store.make_copy_active(loop.live, copy)
-        return verify(store, generation)
-
+    copy = loop.store.manifest(loop.store.ids()[1])
     loop.reached("switch")
-    monkeypatch.setattr(GenerationStore, "verify", slow)
+    amid_the_switch(loop, monkeypatch, lambda: loop.store.make_copy_active(loop.live, copy))
     run = loop.goes_on()
     assert (run.verdict, run.live, loop.store.current()) == ("switched", copy.id, loop.new)
 
