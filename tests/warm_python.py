@@ -16,6 +16,7 @@ import socket
 import struct
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
 TESTS = os.path.dirname(os.path.abspath(__file__))
@@ -96,8 +97,9 @@ class WarmProcess:
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it runs."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        with suppress(ProcessLookupError):  # it has ended, and its status is still on the way
+            if self.poll() is None:
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

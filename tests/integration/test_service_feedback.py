@@ -1,8 +1,11 @@
 """Rankings and what became of them, as real servers record them."""
 
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -275,6 +278,18 @@ def test_each_pool_has_a_log_of_its_own(store: Path, tmp_path: Path) -> None:
         assert server.metric("feedback_rankings_total", outcome="recorded", pool="two") == 1
 
 
+def test_a_closed_file_is_compressed_and_holds_the_same(start: Start, store: Path) -> None:
+    server = start()
+    ranking = server.rank(context=CONTEXT).json()["ranking_id"]
+    told(server, event(ranking))
+    before = recorded(store, 1, 1)
+    [path] = (store / "feedback").glob("*.jsonl")
+    server.stop()
+    until(lambda: not path.exists(), 10)
+    assert path.with_name(f"{path.name}.zst").stat().st_mode & 0o777 == 0o600
+    assert recorded(store, 1, 1) == before
+
+
 def test_the_function_that_redacts_failing_is_heard_and_lets_no_text_through(
     start: Start, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -370,8 +385,7 @@ def test_what_was_acknowledged_survives_kills(checkpoints: Path, tmp_path: Path,
     assert erase(tmp_path, ["chat 11"]).rankings > 0
     own = Identity.of(tmp_path).conversation("chat 11")
     assert not [use for use in uses(tmp_path) if use.ranking.conversation == own]
-    folder = tmp_path / "feedback"
-    assert own not in str([line for name in names(folder) for line in lines(folder, name)])
+    assert not any(own in line for line in raw_lines(tmp_path))
     server.process.terminate()
     server.end()
 
@@ -408,6 +422,40 @@ def children(server: ServerProcess) -> list[int]:
     return [*map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())]
 
 
+def raw_lines(store: Path) -> list[str]:
+    """What the files of the log hold."""
+    folder = store / "feedback"
+    return [json.dumps(line) for name in names(folder) for line in lines(folder, name)]
+
+
+def cli(action: str, store: Path, *arguments: str) -> dict[str, Any]:
+    """Run a command; returns what it says."""
+    command = [
+        sys.executable, "-m", "polyrank.service.cli", "feedback", action, "--store", str(store), "--json", *arguments,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+def test_a_conversation_is_erased_while_servers_write(start: Start, store: Path) -> None:
+    servers = [start(), start()]
+    asked = [(server, name) for server in servers for name in ("chat 1", "chat 2", "chat 1")]
+    ids = [server.rank(context="w1 some words", conversation=name).json()["ranking_id"] for server, name in asked]
+    for number, ranking in enumerate(ids):
+        told(servers[number % 2], event(ranking, number, "written", text=f"about {ranking}"))
+    recorded(store, 6, 6)
+    assert cli("erase", store, "--conversation", "chat 1") == {
+        "rankings": 4, "files_left": 0, "loop_collects_anew": False, "unknown": [],
+    }  # fmt: skip
+    rest = " ".join(raw_lines(store))
+    assert [name in rest for name in ids] == [False, True, False, False, True, False]
+    status = cli("status", store)
+    assert (status["rankings"], status["with_feedback"], status["events"]["written"]) == (2, 2, 2)
+    again = servers[0].rank(context="w1", conversation="chat 1").json()["ranking_id"]
+    assert again in {use.ranking.id for use in recorded(store, 3, 2)}, "it goes on"
+
+
 def test_what_a_store_does_besides_goes_on(start: Start, store: Path, tmp_path: Path) -> None:
     """Verifying, collecting, backing up: the log is no part of it."""
     server = start()
@@ -433,5 +481,5 @@ def test_a_damaged_key_stops_the_start_and_says_what_to_do(store: Path) -> None:
     Identity.of(store)
     (store / "feedback" / "key").write_bytes(b"")
     app = create_app(Settings(store=store, feedback="ids"), load, load)
-    with pytest.raises(SettingsError, match=r"cannot be recorded in .*/key is damaged.*remove it"), TestClient(app):
+    with pytest.raises(SettingsError, match=r"feedback cannot be recorded in .*key is damaged"), TestClient(app):
         pass
