@@ -85,7 +85,7 @@ def draft(fields: Tree) -> str:
         f"answering = {json.dumps(names[-1:], ensure_ascii=False)}  # which of {', '.join(names) or 'them'} answers",
         _line("time", [_inside(place, inner) for place in times], "when"),
         _line("only", [_inside(place, inner) for place in marks], "whether it is one, and no note", is_sure=False),
-        f'texts = "{"html" if is_html else "plain"}"  # or entities, html, mail',
+        f'texts = "{"html" if is_html else "plain"}"  # or entities, slack, html, mail',
     ]
     return "\n".join(lines) + "\n"
 

@@ -8,7 +8,7 @@ is the record before that is its head. Besides the functions of JMESPath there a
     spoken(text, names)     [{who, text}] of a text in which lines begin with a name and a colon
     rows(object)            the objects of an object of lists
     parsed(text)            what a text of JSON says
-    beside(_path, file, id) the object of an id, in a list of JSON whose place is told from that of the record's file
+    beside(_path, file, id) the object of an id, in a list of JSON in the folder of the record's file or around it
     no(value)               whether a value is false, or a text that says so in any language, such as FALSCH
     unmangled(text)         the text whose bytes in UTF-8 were written as letters, as Facebook does
 """
@@ -40,6 +40,7 @@ PATHS = OF_RECORD + OF_MESSAGE
 SHIPPED = Path(__file__).parent / "maps"
 _KINDS = {"collection": bool, "joined": bool, "told_by": list, "each": list, "answering": list}
 _MOST_EXACT = 2**53  # of whole numbers in floats
+_BESIDE = re.compile(r"(?:\.\./)?[\w.-]+")  # a file of the record's folder or of the one around it
 _ROUNDED = re.compile(r"\d(?:[.,]\d+)?E\+\d+")
 _EXPECTED = {bool: "true or false", list: "a list of texts", str: "a text"}
 
@@ -124,7 +125,7 @@ class _Functions(functions.Functions):
 
     @functions.signature({"types": ["string"]}, {"types": ["string"]}, {"types": ["string", "null"]})
     def _func_beside(self, path: str, file: str, name: str | None) -> Any:
-        return _by_id(Path(path).parent / file).get(name)
+        return _by_id(Path(path).parent / file).get(name) if _BESIDE.fullmatch(file) else None
 
     @functions.signature({"types": []})
     def _func_no(self, value: Any) -> bool:
@@ -141,9 +142,11 @@ class _Functions(functions.Functions):
 @lru_cache(maxsize=2)
 def _by_id(path: Path) -> dict[str | None, Any]:
     try:
-        return {each["id"]: each for each in orjson.loads(read_input(path, 1 << 28))}
-    except (OSError, orjson.JSONDecodeError, TypeError, KeyError):
+        every = orjson.loads(read_input(path, 1 << 28))
+    except (OSError, orjson.JSONDecodeError):
         return {}
+    rows = every if isinstance(every, list) else []
+    return {str(each["id"]): each for each in rows if isinstance(each, dict) and "id" in each}
 
 
 MOST_BYTES = 16 << 10  # of a map; keys of many parts take a time that grows with their square

@@ -7,7 +7,7 @@ from typing import Any
 
 from polyrank.index_builder.pool.values import has_tags
 
-FORMS = ("plain", "entities", "html", "mail")
+FORMS = ("plain", "entities", "slack", "html", "mail")
 _PARTS = ("text", "content", "refusal", "value")  # where a part of a message, of whatever type, has its text
 _MARK = re.compile(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>")  # of Slack: who or what is meant, and what is shown
 _ENTITY = re.compile(r"&(?:[a-zA-Z][a-zA-Z0-9]{1,31}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});")
@@ -17,11 +17,16 @@ _MOST_SIGNATURE_LINES = 8
 _WORD = r"[^\s.?:\u3040-\u9fff\uac00-\ud7af]{1,40}"  # of a name behind a greeting
 _FIELD, _FEWEST_FIELDS = re.compile(r"^[>* ]*[^\W\d][\w ]*:(?=.*\n)", re.M), 4  # forms have a subject and a date, too
 _SPANISH = r"\n*(?:^[>* ]*(?:De|Enviad[oa](?: e[lm])?|Para|CC|Assunto|Asunto):.*\n){4,}"  # Outlook's; Portuguese, too
-# Of Gmail and Apple Mail in any language: a date, an address, a colon, on one line or two; and Thunderbird's words.
-_ADDRESSED = (
-    r"^(?=.*\d{4})(?=.*\d[:.]\d\d)[^\n<]*(?:\n[^\n<]*)?<\s?[^\s<>@]{1,99}@[^\s<>]{1,99}>[^\n]{0,40}[:\uff1a]$|"
-    r"^[>* ]*(?:El|Em|Op|W dniu|Den) .*\b(?:escribi\u00f3|escreveu|schreef|pisze|napisa\u0142|skrev)\b[^\n]{0,60}:$"
-)
+# Heads of Gmail and Apple Mail in any language: a date, an address and a colon, on one line or two. What 15.04 says may
+# be a price: then a quote follows. The last are Thunderbird's, which name no address.
+_YEAR, _DAY, _TIME = r"(?<!\d)(?:19|20)\d\d(?!\d)", r"\d{1,2}[./-]\d{1,2}[./-]\d{2}", r"(?<![\d.:])[0-2]?\d:[0-5]\d"
+_ADDRESS = r"[^\n<]*(?:\n[^\n<]*)?<\s?[^\s<>@]{1,99}@[^\s<>]{1,99}>[^\n]{0,40}[:\uff1a]$"
+_DATED = "|".join([
+    rf"^(?=.*{_YEAR})(?=.*{_TIME}){_ADDRESS}",
+    rf"^(?=.*{_YEAR})(?=.*\d\.\d\d){_ADDRESS}(?=\s*\n>)",
+    rf"^[>* ]*(?:El|Em|Op|W dniu|Den) (?=.*(?:{_YEAR}|{_DAY}))(?=.*(?:{_TIME}|kl\b))"
+    r".*\b(?:escribi\u00f3|escreveu|schreef|pisze|napisa\u0142|skrev)\b[^\n]{0,60}:$",
+])  # fmt: skip
 _QUOTE_END = re.compile(r"^>.*\n(\s*\n)?(?=[^>\s])", re.M)
 _THANKS = re.compile(r"than|thx|dank|graci|merci|obrig|grazi|ta[ck]|dzi|děk|kiit", re.I)
 _POSTSCRIPT = re.compile(r"^P\.? ?[SD]\b", re.M)
@@ -48,7 +53,7 @@ def message_text(value: Any, depth: int = 0) -> str:
 
 def read(text: str, form: str, keep_quotes: bool) -> str:
     """Return the text that a message of that form says."""
-    if form == "entities":
+    if form == "slack":
         text = _MARK.sub(lambda mark: mark[1].strip("!") + mark[3] if mark[3] else "" if mark[1] else mark[2], text)
     if form in ("html", "mail") and has_tags(text):
         import html_text
@@ -67,7 +72,7 @@ def _heads() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     from mailparser_reply.constants import GENERIC_MAIL_SEPARATOR, MAIL_LANGUAGES
 
     known = [own for name, own in MAIL_LANGUAGES.items() if len(name) == 2]
-    wrote = "|".join([*(own["wrote_header"] for own in known), GENERIC_MAIL_SEPARATOR, _ADDRESSED])
+    wrote = "|".join([*(own["wrote_header"] for own in known), GENERIC_MAIL_SEPARATOR, _DATED])
     fields = "|".join([_SPANISH, *(own["from_header"] for own in known)])
     closing = "|".join(each for own in known for each in own["signatures"] if each[0] != "/")  # commands begin so, too
     sent = "|".join(own["sent_from"] for own in known if own["sent_from"])

@@ -62,7 +62,7 @@ def test_what_is_printed(capsys: Capture, tmp_path: Path) -> None:
         f"{tmp_path / 'out' / 'pool.jsonl'}: 1 candidates",
     ]
     said = outcome.err.splitlines()
-    assert "answering: agent (2); others: 1 messages, most of customer (1)" in said
+    assert "answering: agent (2); others: 1 messages, the most by customer (1)" in said
     assert f"not read: Mood (2, first: {tmp_path / 'in.csv'}:3)" in said
     assert any(line.startswith("left out 1: a reply with nothing said before it (first: ") for line in said)
 

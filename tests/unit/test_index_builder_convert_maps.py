@@ -457,7 +457,7 @@ def test_trees_are_read_below_their_replies() -> None:
     ({"text": "a", "told_by": "a b c"}, "told_by is no path"),
     ({"text": "a", "keep": {"x": "("}}, "keep is no path"),
     ({"text": "a", "joined": "yes"}, "joined must be true or false"),
-    ({"text": "a", "texts": "word"}, "texts must be one of plain, entities, html, mail"),
+    ({"text": "a", "texts": "word"}, "texts must be one of plain, entities, slack, html, mail"),
     ({"text": "a", "lines": "("}, "lines is no regular expression"),
 ])  # fmt: skip
 def test_a_map_that_cannot_be_used_says_why(content: dict[str, Any], reason: str) -> None:

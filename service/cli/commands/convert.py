@@ -146,9 +146,10 @@ def _lines(tally: "Conversion") -> list[str]:
     if sides.ours or sides.others:
         ours = ", ".join(f"{who} ({count:,})" for who, count in sides.ours.most_common(5)) or "nobody"
         rest = f" and {len(sides.ours) - 5:,} more, in all {sides.ours.total():,}" if len(sides.ours) > 5 else ""
-        others = ", ".join(f"{who} ({count:,})" for who, count in sides.others.most_common(5) if who)
-        most = f", most of {others}" if others else ""  # somebody whom --answering forgot is among them
-        lines.append(f"answering: {ours}{rest}; others: {sides.others.total():,} messages{most}")
+        most = [each for each in sides.others.most_common(5) if each[0] not in ("", "others")]
+        others = ", ".join(f"{who} ({count:,})" for who, count in most)
+        by = f", the most by {others}" if others else ""  # somebody whom --answering forgot is among them
+        lines.append(f"answering: {ours}{rest}; others: {sides.others.total():,} messages{by}")
     lines += [f"--answering: nobody called {name!r} says anything" for name in sides.missing]
     if sides.alternating:
         lines.append("nothing says who speaks: every other message, from the last one back, counts as an answer")
