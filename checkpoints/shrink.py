@@ -20,9 +20,11 @@ from polyrank.model.checkpoint.read import B
 def main(checkpoint: Path, share: float, output: Path) -> None:
     """Write the checkpoint."""
     weights = load_file(checkpoint / WEIGHTS_FILE)
-    weights |= {name: (share * tensor).contiguous() for name, tensor in weights.items() if name.endswith(B)}
+    shrunk = {name: (share * tensor).contiguous() for name, tensor in weights.items() if name.endswith(B)}
+    if not shrunk:
+        sys.exit(f"{checkpoint} has no adapters")
     config = replace(read_config(checkpoint / CONFIG_FILE), calibration=None, quantisation=None)
-    CheckpointFiles(config, checkpoint, weights).write(output)
+    CheckpointFiles(config, checkpoint, weights | shrunk).write(output)
 
 
 if __name__ == "__main__":

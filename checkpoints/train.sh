@@ -5,7 +5,7 @@
 # all-mpnet-base-v2 for chat-large (LARGE_BASE=folder where no hub is reached). A run that was cut off goes on when the
 # command is given again; a finished one stays. CHUNK_TOKENS=500000 is best on a GPU of 16 GiB or more. BATCH=40 and
 # STEPS=300 make a first model on two cores, in hours: chat-multi costs twice chat-poly's step, chat-large eight times
-# and 11 GB. glibc's memory stays as it is: with MALLOC_TRIM_THRESHOLD_ set, a step takes twice as long.
+# and 11 GB. Do not set MALLOC_TRIM_THRESHOLD_: then a step of chat-poly takes twice as long (an EPYC, one thread).
 set -euo pipefail
 : "${DATA:?folder with the sets that checkpoints/real_chat.py names}" "${OUTPUT:?a folder}"
 for set in dailydialog sgd; do
