@@ -22,13 +22,13 @@ call "$url/rank" -H 'Content-Type: application/json' -d '{"context": "asdf qwer"
 
 echo "== a question whose first reply does not answer it"
 call "$url/rank" -H 'Content-Type: application/json' -d '{
-  "context": ["Hello! What happened to your bag?", "I spilled salad dressing on my new suede bag!! Can it be saved?"],
+  "context": "When does my husband\u0027s order come? He bought me something, I think, his number is 55871.",
   "top_k": 2
 }'
 
 echo "== the same, its first twenty read again by the reranker, which puts the answer first"
 call "$url/rank" -H 'Content-Type: application/json' -d '{
-  "context": ["Hello! What happened to your bag?", "I spilled salad dressing on my new suede bag!! Can it be saved?"],
+  "context": "When does my husband\u0027s order come? He bought me something, I think, his number is 55871.",
   "top_k": 2, "rerank": {"top_n": 20}
 }'
 
