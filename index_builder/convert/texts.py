@@ -54,7 +54,7 @@ def message_text(value: Any, depth: int = 0) -> str:
 def read(text: str, form: str, keep_quotes: bool) -> str:
     """Return the text that a message of that form says."""
     if form == "slack":
-        text = _MARK.sub(lambda mark: mark[1].strip("!") + mark[3] if mark[3] else "" if mark[1] else mark[2], text)
+        text = _MARK.sub(_shown, text)
     if form in ("html", "mail") and has_tags(text):
         import html_text
 
@@ -64,6 +64,14 @@ def read(text: str, form: str, keep_quotes: bool) -> str:
     if form == "mail" and not keep_quotes:
         text = _without_quotes(text)
     return text.strip()
+
+
+def _shown(mark: re.Match[str]) -> str:
+    """Return what Slack shows of a mark: its name, else an address; an id says nothing."""
+    kind, meant, name = mark.groups()
+    if name:
+        return f"{kind.strip('!')}{name}"
+    return "" if kind else str(meant)
 
 
 @cache

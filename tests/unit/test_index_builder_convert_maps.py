@@ -13,7 +13,7 @@ from samples import A2, DOCUMENTS, FILES, OTHERS, Q2, TWO, WRONG, A, Q, asked, r
 
 from polyrank.index_builder.convert.conversion import convert
 from polyrank.index_builder.convert.kinds import UnknownKind, beginning_of_a_map, kind_of, kinds_of
-from polyrank.index_builder.convert.maps import Map, map_of, read_map, shipped
+from polyrank.index_builder.convert.maps import Map, map_of, read_map, shipped, value_at
 from polyrank.index_builder.convert.reads import Reads
 from polyrank.index_builder.convert.talks import ConvertOptions
 from polyrank.index_builder.pool.documents import RowError
@@ -321,6 +321,18 @@ def test_people_of_slack_are_called_by_their_ids_where_no_file_names_them(users:
         converted(tmp_path, export, answering=("Anna",))
     converted(tmp_path, export, answering=("U2",))
     assert read(tmp_path) == OTHERS["slack"]
+
+
+@pytest.mark.parametrize(("file", "found"), [
+    ("a.json", True), ("../a.json", True), ("../../a.json", False), ("in/a.json", False), ("{}/a.json", False),
+])  # fmt: skip
+def test_a_record_is_told_of_files_beside_it_and_no_others(file: str, found: bool, tmp_path: Path) -> None:
+    row = {"id": "U1", "name": "Anna"}
+    for folder in (tmp_path, tmp_path / "out", tmp_path / "out/in", tmp_path / "out/in/in"):
+        folder.mkdir(exist_ok=True)
+        (folder / "a.json").write_text(json.dumps([1, {"name": "a row without an id"}, row]))
+    path = f"beside(_path, '{file.format(tmp_path)}', 'U1')"
+    assert value_at(path, {"_path": str(tmp_path / "out/in/day.json")}, "who") == (row if found else None)
 
 
 @pytest.mark.parametrize(("marked", "said"), [
